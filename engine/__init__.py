@@ -1,0 +1,1 @@
+"""parkade: an embedded, durable, sharded ticket engine. The public surface."""
