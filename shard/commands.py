@@ -1,0 +1,198 @@
+"""What may be asked of a shard, and how it answers. Commands are imperatives, frozen.
+
+`Shard.decide` turns a command into records, refusals, or the wish to see more of the store.
+"""
+
+import msgspec
+
+from parkade.shard.ticket import StoredAt, Ticket
+from parkade.store.record import ErrorText, Record, Submitted
+
+__all__ = [
+    "CONFLICT_ERROR",
+    "CONFLICT_REPLACE",
+    "CONFLICT_RETURN",
+    "Answer",
+    "Cancel",
+    "Command",
+    "Drop",
+    "Forget",
+    "Loaded",
+    "LostItem",
+    "Need",
+    "Outcome",
+    "Parked",
+    "Refusal",
+    "Reschedule",
+    "Resolve",
+    "Revive",
+    "Settle",
+    "SettleLost",
+    "Start",
+    "StartItem",
+    "Submit",
+    "UniqueRow",
+    "Verdict",
+]
+
+CONFLICT_RETURN, CONFLICT_ERROR, CONFLICT_REPLACE = 0, 1, 2
+
+
+class _Plain(msgspec.Struct, frozen=True, gc=False):
+    """Base of what travels between a caller, the host and a shard."""
+
+
+class Command(_Plain):
+    """Base of all commands."""
+
+
+class Submit(Command):
+    """Up to 1,000 drafts, decided in order; one answer each."""
+
+    drafts: list[Submitted]
+    on_conflict: list[int] | None = None  # per draft; None: CONFLICT_RETURN for all
+
+
+class Cancel(Command):
+    serial: int
+    reason: str = ""
+
+
+class Reschedule(Command):
+    serial: int
+    due_ms: int
+
+
+class Revive(Command):
+    serials: list[int]
+    due_ms: int
+    keep_attempts: bool = False
+    payload: bytes | None = None
+    accept_ambiguous: bool = False
+
+
+class Drop(Command):
+    serials: list[int]
+
+
+class Resolve(Command):
+    serial: int
+    result: bytes
+    note: str = ""
+
+
+class StartItem(_Plain):
+    """A ticket whose place is in hand, with what its task's policy says today."""
+
+    serial: int
+    max_attempts: int | None = None
+    max_elapsed_ms: int | None = None
+    on_crash: int = 0
+
+
+class Start(Command):
+    items: list[StartItem]
+
+
+class Outcome(_Plain):
+    """How an attempt ended. `kind`: done, transient, failed, unsafe, ambiguous, snooze, drop,
+    cancelled, timeout, lease, bad_payload, released, result_lost (docs/semantics.md)."""
+
+    serial: int
+    fence: int
+    kind: str
+    result: bytes = b""
+    error: ErrorText | None = None
+    wait_ms: int = 0
+    max_attempts: int | None = None
+    max_elapsed_ms: int | None = None
+    max_snoozes: int = 1000
+    has_begun: bool = True
+    reason: str = ""
+    born: list[Submitted] | None = None
+
+
+class Settle(Command):
+    outcomes: list[Outcome]
+
+
+class LostItem(_Plain):
+    """An attempt whose process died; `is_alone`: it was the only suspect running over all shards."""
+
+    serial: int
+    fence: int
+    wait_ms: int
+    max_attempts: int | None = None
+    is_alone: bool = False
+
+
+class SettleLost(Command):
+    items: list[LostItem]
+
+
+class Forget(Command):
+    """Retention: ended tickets of one task and state."""
+
+    task: str
+    state: int
+    serials: list[int]
+
+
+class UniqueRow(_Plain, array_like=True):
+    """Who holds a dedupe key: `until_ms` is -1 while an unfinished or dead ticket holds it."""
+
+    serial: int
+    part: int
+    until_ms: int
+    mode: int = 0
+    keep_ms: int = 0
+
+
+class Parked(_Plain):
+    """A ticket as it was read from the store."""
+
+    ticket: Ticket
+    stored_at: StoredAt
+    body: bytes | None = None
+
+
+class Loaded(_Plain):
+    """What was read from the store, and the LSN of the snapshot it was read from."""
+
+    snapshot_lsn: int
+    tickets: dict[int, Parked | None]
+    uniques: dict[bytes, UniqueRow | None]
+
+
+class Need(_Plain):
+    """What `decide` must see of the store before it can answer."""
+
+    serials: list[int]
+    uniques: list[bytes]
+
+
+class Refusal(_Plain):
+    """Why not. `code`: full, unknown, duplicate, too_late, not_pending, not_dead, ambiguous,
+    refused (stale fence), not_due, expired, late, exhausted, key_busy."""
+
+    code: str
+    serial: int = 0
+    part: int = 0
+    until_ms: int = -1
+
+
+class Answer(_Plain):
+    """Yes. `code`: created, existing, cancelled, requested, started, settled, revived, ..."""
+
+    code: str
+    serial: int = 0
+    part: int = 0
+    fence: int = 0
+
+
+class Verdict(_Plain):
+    """The records to apply, in order, and one answer per thing asked; or only `need`."""
+
+    records: list[Record]
+    answers: list[Answer | Refusal]
+    need: Need | None = None

@@ -1,0 +1,150 @@
+"""A ticket as memory and the store hold it, and its id: 64 bits of serial, 16 of part, 40 of salt."""
+
+import zlib
+from typing import NamedTuple
+
+import msgspec
+
+from parkade.store.record import ErrorText, Options, UniqueClaim
+
+__all__ = [
+    "SERIAL_MAX",
+    "HeadDamage",
+    "StoredAt",
+    "Ticket",
+    "TicketId",
+    "decode_ticket",
+    "encode_ticket",
+    "format_id",
+    "parse_id",
+    "part_of_key",
+    "part_of_serial",
+    "part_of_unique",
+    "shard_of",
+]
+
+SERIAL_MAX = (1 << 64) - 1
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_VALUES = {c: i for i, c in enumerate(_ALPHABET)}
+_ID_CHARS = 24
+
+
+class HeadDamage(Exception):
+    """A stored head is not a ticket."""
+
+
+class Ticket(msgspec.Struct, array_like=True, gc=False):
+    """The head of a ticket: all that is known of it but its payload, its result and its history.
+
+    Times are ms since the epoch. Mutable in memory: only `Shard.apply` changes one, and never one
+    that is being written by a checkpoint. New fields go at the end, with a default.
+    """
+
+    serial: int
+    part: int
+    task: str
+    state: int
+    due_ms: int
+    first_due_ms: int
+    created_ms: int
+    key: str | None = None
+    unique: UniqueClaim | None = None
+    options: Options | None = None
+    attempts: int = 0
+    fence: int = 0
+    snoozes: int = 0
+    deaths: int = 0
+    is_suspect: bool = False
+    maybe_applied: bool = False
+    is_ambiguous: bool = False
+    on_crash: int = 0
+    started_ms: int = 0  # of the latest attempt; 0: never started
+    finished_ms: int = 0  # 0: not ended
+    why: str | None = None  # a dead ticket's reason, a cancelled one's
+    error: ErrorText | None = None
+    cancel_reason: str | None = None  # asked of the running attempt
+
+    @property
+    def target(self) -> str | None:
+        return None if self.options is None else self.options.target
+
+    @property
+    def priority(self) -> int:
+        return 0 if self.options is None else self.options.priority
+
+    @property
+    def lane(self) -> tuple[str, str | None, int]:
+        """(task, target, priority): the queue it waits in when it is due."""
+        options = self.options
+        if options is None:
+            return (self.task, None, 0)
+        return (self.task, options.target, options.priority)
+
+
+class StoredAt(NamedTuple):
+    """How the last completed checkpoint left a ticket: what the next one must take away."""
+
+    state: int
+    due_ms: int
+    first_due_ms: int
+    lane_number: int
+
+
+class TicketId(NamedTuple):
+    serial: int
+    part: int
+    salt: int  # 40 bits, the directory's
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Ticket).decode
+
+
+def encode_ticket(ticket: Ticket) -> bytes:
+    return _encode(ticket)
+
+
+def decode_ticket(head: bytes | memoryview) -> Ticket:
+    """Raises `HeadDamage`."""
+    try:
+        return _decode(head)
+    except msgspec.MsgspecError as error:
+        raise HeadDamage(str(error)) from error
+
+
+def format_id(serial: int, part: int, salt: int) -> str:
+    """24 lower-case Crockford base32 characters; they sort by serial."""
+    number = serial << 56 | part << 40 | salt
+    chars = []
+    for shift in range(115, -1, -5):
+        chars.append(_ALPHABET[number >> shift & 31])
+    return "".join(chars)
+
+
+def parse_id(text: str) -> TicketId | None:
+    """None when `text` is not an id in its one spelling."""
+    if len(text) != _ID_CHARS:
+        return None
+    number = 0
+    for char in text:
+        value = _VALUES.get(char)
+        if value is None:
+            return None
+        number = number << 5 | value
+    return TicketId(number >> 56, number >> 40 & 0xFFFF, number & 0xFF_FFFF_FFFF)
+
+
+def part_of_key(key: str) -> int:
+    return zlib.crc32(key.encode()) & 0xFFFF
+
+
+def part_of_unique(task: str, unique: str) -> int:
+    return zlib.crc32(f"{task}\0{unique}".encode()) & 0xFFFF
+
+
+def part_of_serial(serial: int) -> int:
+    return zlib.crc32(serial.to_bytes(8, "little")) & 0xFFFF
+
+
+def shard_of(part: int, shards: int) -> int:
+    return part % shards

@@ -1,0 +1,316 @@
+"""The records: what happened to a ticket, one durable transition each. Pure types and their codec.
+
+A record is a tagged array; tags are never reused and new optional fields go at the end
+(docs/format.md). A frame's body is the msgpack array of the records of one or more whole turns,
+encoded in one call. What each record does is told in docs/semantics.md and done by
+`parkade.shard.core.Shard.apply`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = [
+    "RECORD_TYPES",
+    "Bookmarked",
+    "BreakerSet",
+    "Buried",
+    "CancelRequested",
+    "Cancelled",
+    "Completed",
+    "Dropped",
+    "ErrorText",
+    "Expired",
+    "Forgotten",
+    "Handed",
+    "Late",
+    "Leased",
+    "LimitSet",
+    "Options",
+    "Paused",
+    "Record",
+    "RecordDamage",
+    "Released",
+    "Rescheduled",
+    "Resolved",
+    "Resumed",
+    "Retried",
+    "Revived",
+    "Snoozed",
+    "Started",
+    "Submitted",
+    "UniqueClaim",
+    "decode_records",
+    "encode_records",
+]
+
+
+class RecordDamage(Exception):
+    """A frame's body passed its checksum and is not an array of known records."""
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A piece inside a record: no tag of its own."""
+
+
+class UniqueClaim(_Part):
+    """A ticket's dedupe key. `until_ms` < 0: by `mode`; else taken until then, whatever happens."""
+
+    name: str
+    mode: int  # 0 kept, 1 active, 2 for a duration from the submit
+    until_ms: int = -1
+    keep_ms: int = 0  # mode kept: how long after the end
+
+
+class Options(_Part):
+    """What few tickets have, kept apart so that a plain ticket stays small."""
+
+    target: str | None = None
+    priority: int = 0
+    tags: dict[str, str] | None = None
+    summary: str | None = None
+    expires_ms: int | None = None
+    timeout_ms: int | None = None
+    max_attempts: int | None = None  # of options(retry=); -1: no bound
+    delays_ms: list[int] | None = None
+    max_elapsed_ms: int | None = None
+    routes: list[str | None] | None = None  # on_done, on_dead, on_cancel: task names
+    trace: str | None = None
+
+
+class ErrorText(_Part):
+    """An exception as text: never an object."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of all records."""
+
+
+class Submitted(Record, tag=1):
+    """- -> pending."""
+
+    serial: int
+    part: int
+    task: str
+    due_ms: int
+    at_ms: int
+    payload: bytes
+    key: str | None = None
+    unique: UniqueClaim | None = None
+    options: Options | None = None
+
+
+class Started(Record, tag=2):
+    """pending -> running, for each serial: attempts + 1, fence + 1. `on_crash`: 0 retry, 1 ambiguous."""
+
+    serials: list[int]
+    at_ms: int
+    on_crash: int = 0
+
+
+class Completed(Record, tag=3):
+    """running -> done."""
+
+    serial: int
+    fence: int
+    at_ms: int
+    result: bytes
+    born: list[Submitted] | None = None
+
+
+class Retried(Record, tag=4):
+    """running -> pending at `due_ms`; it counts. `cause`: failed, timeout, lease, lost."""
+
+    serial: int
+    fence: int
+    at_ms: int
+    due_ms: int
+    cause: str
+    error: ErrorText | None = None
+    deaths: int = 0  # 1: lost as the only suspect running, over all shards
+    maybe_applied: bool = False
+
+
+class Snoozed(Record, tag=5):
+    """running -> pending at `due_ms`; attempts - 1, snoozes + 1."""
+
+    serial: int
+    fence: int
+    at_ms: int
+    due_ms: int
+    reason: str = ""
+
+
+class Released(Record, tag=6):
+    """running -> pending: given back by a stop; attempts - 1; `begun`: maybe_applied."""
+
+    serial: int
+    fence: int
+    at_ms: int
+    due_ms: int
+    begun: bool
+
+
+class Buried(Record, tag=7):
+    """pending or running -> dead. `fence` is -1 when no attempt was running."""
+
+    serial: int
+    fence: int
+    at_ms: int
+    why: str
+    error: ErrorText | None = None
+    maybe_applied: bool = False
+    deaths: int = 0
+    born: list[Submitted] | None = None
+
+
+class CancelRequested(Record, tag=8):
+    serial: int
+    fence: int
+    at_ms: int
+    reason: str
+
+
+class Cancelled(Record, tag=9):
+    """pending or running -> cancelled. `fence` is -1 when no attempt was running."""
+
+    serial: int
+    fence: int
+    at_ms: int
+    reason: str
+    error: ErrorText | None = None
+    maybe_applied: bool = False
+    gives_up_unique: bool = False  # replaced by a submit with on_conflict="replace"
+    born: list[Submitted] | None = None
+
+
+class Expired(Record, tag=10):
+    """pending, never started -> expired."""
+
+    serial: int
+    at_ms: int
+
+
+class Rescheduled(Record, tag=11):
+    """pending -> pending at `due_ms`."""
+
+    serial: int
+    at_ms: int
+    due_ms: int
+
+
+class Revived(Record, tag=12):
+    """dead -> pending: attempts 0 unless kept; same id; the fence goes on."""
+
+    serial: int
+    at_ms: int
+    due_ms: int
+    keep_attempts: bool = False
+    payload: bytes | None = None
+
+
+class Resolved(Record, tag=13):
+    """dead -> done: a person checked."""
+
+    serial: int
+    at_ms: int
+    result: bytes
+    note: str = ""
+
+
+class Dropped(Record, tag=14):
+    """dead -> gone."""
+
+    serial: int
+    at_ms: int
+
+
+class Bookmarked(Record, tag=15):
+    serial: int
+    fence: int
+    at_ms: int
+    value: bytes | None = None
+    progress: bytes | None = None
+
+
+class Late(Record, tag=16):
+    """A success of an attempt that had been given up: sets maybe_applied."""
+
+    serial: int
+    fence: int
+
+
+class Forgotten(Record, tag=17):
+    """Ended -> gone, by retention: at most 4,096 serials of one task and state."""
+
+    task: str
+    state: int
+    serials: list[int]
+
+
+class Handed(Record, tag=18):
+    """An outbox entry has arrived."""
+
+    receiver: int
+    epoch: int
+    lsn: int
+    index: int
+
+
+class Leased(Record, tag=32):
+    """House: serials below `until` may be given out by this open."""
+
+    until: int
+
+
+class BreakerSet(Record, tag=33):
+    name: str
+    state: bytes
+
+
+class Paused(Record, tag=34):
+    scope: str
+    until_ms: int | None = None
+    reason: str = ""
+
+
+class Resumed(Record, tag=35):
+    scope: str
+
+
+class LimitSet(Record, tag=36):
+    scope: str
+    value: bytes | None = None
+
+
+RECORD_TYPES: tuple[type[Record], ...] = (
+    Submitted, Started, Completed, Retried, Snoozed, Released, Buried, CancelRequested, Cancelled,
+    Expired, Rescheduled, Revived, Resolved, Dropped, Bookmarked, Late, Forgotten, Handed,
+    Leased, BreakerSet, Paused, Resumed, LimitSet,
+)  # fmt: skip
+
+AnyRecord = (
+    Submitted | Started | Completed | Retried | Snoozed | Released | Buried | CancelRequested
+    | Cancelled | Expired | Rescheduled | Revived | Resolved | Dropped | Bookmarked | Late
+    | Forgotten | Handed | Leased | BreakerSet | Paused | Resumed | LimitSet
+)  # fmt: skip
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[AnyRecord]).decode
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    """The body of one frame."""
+    return _encode(records)
+
+
+def decode_records(body: bytes | memoryview) -> list[AnyRecord]:
+    """The records of one frame's body, in order; raises `RecordDamage`."""
+    try:
+        return _decode(body)
+    except msgspec.MsgspecError as error:
+        raise RecordDamage(str(error)) from error
