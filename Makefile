@@ -1,0 +1,155 @@
+# Every target sets up what it needs: a machine with make and Python 3.11 or newer can run any of them first.
+#
+#   make demo                                    the first look
+#   make test                                    all that must hold before a change goes in
+#   make test PYTHON=python3.13 VENV=.venv-3.13  the same on another Python, beside the first environment
+#   make -k -j2 test                             go on after a failing suite, two suites at a time
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# --- set-up -------------------------------------------------------------------------------------
+
+# Recursive on purpose: the search for a Python runs only where a recipe names it.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+READY_TYPES := $(VENV)/.ready-types
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The stamp comes last, so a set-up that was cut short is done again.
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer on the PATH: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: parkade needs 3.11 or newer" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$("$(PYTHON)" --version)"
+	@"$(PYTHON)" -m venv "$(VENV)"
+	@echo '*' > "$(VENV)/.gitignore"
+	@# --group needs pip 25.1, and Python 3.11 may ship an older one
+	@$(PIP) install --upgrade pip
+	@$(PIP) install --editable . --group dev
+	@touch $@
+
+$(READY_TYPES): $(READY)
+	@$(PIP) install --group types
+	@touch $@
+
+# --- time budgets -------------------------------------------------------------------------------
+
+# Seconds a suite may take on two cores. They sum to less than ten minutes (the house suite adds
+# them up); a suite that takes longer is stopped and has failed.
+LINT_S := 15
+HOUSE_S := 75
+MYPY_S := 90
+UNIT_S := 50
+PROPERTY_S := 50
+STATEFUL_S := 60
+FAULT_S := 60
+RECOVERY_S := 45
+SIMULATION_S := 60
+STORIES_S := 30
+REST_S := 60
+
+# macOS has no timeout of its own (coreutils brings gtimeout); there the budgets are not enforced.
+TIMEOUT := $(shell command -v timeout || command -v gtimeout)
+within = $(if $(TIMEOUT),$(TIMEOUT) --kill-after=10 $(1))
+PYTEST := $(BIN)/pytest --quiet
+suite = @echo "== $@: at most $(1) s" && $(call within,$(1)) $(PYTEST) $(2)
+
+NAMED := house unit property stateful fault recovery simulation stories
+UNNAMED := $(filter-out $(NAMED) kit load,$(notdir $(patsubst %/,%,$(wildcard tests/*/))))
+REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
+
+# --- targets ------------------------------------------------------------------------------------
+
+.PHONY: help setup demo test check lint house mypy types unit property stateful fault recovery \
+	simulation simulate stories rest load bench soak coverage dist format clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+setup: $(READY) ## the environment alone; every other target does this by itself
+
+demo: $(READY) ## a short tour of the engine on a directory of its own
+	@$(BIN)/parkade demo
+
+test: lint house mypy unit property stateful fault recovery simulation stories rest ## every suite, cheapest first, each within its time
+	@echo "all suites passed"
+
+check: test types ## what a change must pass: the tests, then pyright as well
+
+lint: $(READY) ## ruff: rules and layout
+	@echo "== $@: at most $(LINT_S) s"
+	@$(call within,$(LINT_S)) $(BIN)/ruff check .
+	@$(call within,$(LINT_S)) $(BIN)/ruff format --check .
+
+house: $(READY) ## imports, purity, sizes, names, packaging, benches at their smallest
+	$(call suite,$(HOUSE_S),tests/house)
+
+mypy: $(READY)
+	@echo "== $@: at most $(MYPY_S) s"
+	@$(BIN)/python tests/house/import_tree.py
+	@$(call within,$(MYPY_S)) $(BIN)/mypy
+
+types: mypy $(READY_TYPES) ## mypy and pyright, both strict
+	@$(BIN)/pyright
+
+unit: $(READY)
+	$(call suite,$(UNIT_S),tests/unit)
+
+property: $(READY)
+	$(call suite,$(PROPERTY_S),tests/property)
+
+stateful: $(READY)
+	$(call suite,$(STATEFUL_S),tests/stateful)
+
+fault: $(READY) ## every system call fails once, every sync is the last one once
+	$(call suite,$(FAULT_S),tests/fault)
+
+recovery: $(READY)
+	$(call suite,$(RECOVERY_S),tests/recovery)
+
+simulation: $(READY)
+	$(call suite,$(SIMULATION_S),tests/simulation)
+
+stories: $(READY)
+	$(call suite,$(STORIES_S),tests/stories)
+
+rest: $(READY)
+	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")
+
+# Without a seed: many histories. With one: the history that failed.
+SEED ?=
+SEEDS ?= 500
+simulate: $(READY) ## more simulated histories (SEEDS=500), or one again (SEED=42)
+	@$(PYTEST) tests/simulation $(if $(SEED),--seed=$(SEED),--seeds=$(SEEDS))
+
+soak: $(READY) ## property and stateful suites with the long, random profile; no time limit
+	@HYPOTHESIS_PROFILE=soak $(PYTEST) tests/property tests/stateful
+
+load: $(READY) ## real disk, real threads, many tickets
+	@$(PYTEST) -m load tests/load
+
+# kit and compare are used by the benches; peers live in environments of their own.
+BENCHES := $(filter-out kit compare,$(basename $(notdir $(wildcard bench/*.py))))
+ARGS ?=
+bench: $(READY) ## every bench at full size, each one question (ARGS=--small for a glance)
+	@for bench in $(BENCHES); do $(BIN)/python -m bench.$$bench $(ARGS) || exit 1; done
+
+# Run by its file, not by -m: that keeps the root, and so our ./wheel, off the import path.
+coverage: $(READY) ## which lines and branches the suites reach
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run $(BIN)/pytest --quiet -m "not load and not slow"
+	@$(BIN)/coverage report
+
+dist: $(READY) ## sdist, and the wheel made from it, in dist/
+	@$(BIN)/python -m build
+
+format: $(READY) ## let ruff lay the code out
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## remove all that the other targets make, the environments too
+	@rm -rf build dist *.egg-info .venv .venv-* .hypothesis .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

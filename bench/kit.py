@@ -1,0 +1,240 @@
+"""What every bench shares: its options, its clock, figures with their spread, and the report.
+
+A bench asks one question. It reads `options(argv)`, picks its sizes with `Options.pick`, takes each
+figure from several runs with `repeat`, and ends in `report`: a table for people, one JSON line for
+comparing. Absolute figures mean little on shared machines, so each report carries the machine and,
+where a bench measured it, the floor of the same run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+RUNS_FULL, RUNS_SMALL = 5, 1
+LIBRARIES = ("msgspec", "lmdb")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller of a bench asked for."""
+
+    bench: str
+    is_small: bool
+    is_json: bool
+    runs: int
+    directory: str
+
+    def pick(self, small: T, full: T) -> T:
+        """A size: `small` shows in a second that the bench works, `full` measures."""
+        return small if self.is_small else full
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A fresh directory on the disk under measurement, removed afterwards."""
+        with TemporaryDirectory(prefix=f"parkade-{self.bench}-", dir=self.directory) as path:
+            yield Path(path)
+
+
+def options(bench: str, question: str, argv: Sequence[str] | None = None) -> Options:
+    """Read a bench's command line; exits with the usage on a wrong one."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{bench}", description=question)
+    parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
+    parser.add_argument("--small", action="store_true", help="the smallest size that works")
+    parser.add_argument("--json", action="store_true", help="one JSON line and no table")
+    parser.add_argument("--runs", type=int, help=f"runs per figure (default: {RUNS_FULL})")
+    given = parser.parse_args(argv)
+    runs = given.runs or (RUNS_SMALL if given.small else RUNS_FULL)
+    return Options(bench, given.small, given.json, runs, given.directory)
+
+
+class Timer:
+    """The time between `with` and its end, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._start_ns = 0
+        self._elapsed_ns = 0
+
+    def __enter__(self) -> "Timer":
+        self._start_ns = perf_counter_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._elapsed_ns = perf_counter_ns() - self._start_ns
+
+    @property
+    def seconds(self) -> float:
+        """The time taken, in seconds."""
+        return self._elapsed_ns / 1e9
+
+    @property
+    def micros(self) -> float:
+        """The time taken, in microseconds."""
+        return self._elapsed_ns / 1e3
+
+    def rate(self, count: int) -> float:
+        """`count` things per second over the time taken."""
+        return count / max(self.seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured thing, once per run: its values, in `unit`."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The value to quote."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """How far apart the runs lie: (highest - lowest) / median; 0 for a single run."""
+        if self.median == 0:
+            return 0.0
+        return (max(self.values) - min(self.values)) / self.median
+
+    def as_json(self) -> dict[str, Any]:
+        """The figure as a part of the report's line."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "median": rounded(self.median),
+            "low": rounded(min(self.values)),
+            "high": rounded(max(self.values)),
+            "spread": round(self.spread, 3),
+            "runs": len(self.values),
+        }
+
+
+def repeat(runs: int, run: Callable[[], Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
+    """The figures of several runs by name. Every run returns the same names."""
+    taken = [dict(run()) for _ in range(runs)]
+    return {name: tuple(one[name] for one in taken) for name in taken[0]}
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of all lie; 0 when there are none."""
+    ranked = sorted(values)
+    return ranked[min(int(len(ranked) * share), len(ranked) - 1)] if ranked else 0.0
+
+
+@dataclass
+class WorkHash:
+    """A checksum over what a bench did: two commits compare only when theirs are equal."""
+
+    value: int = field(default=0)
+
+    def add(self, *facts: object) -> None:
+        """Take in facts that every correct run agrees on: counts, orders, results."""
+        self.value = zlib.crc32(repr(facts).encode(), self.value)
+
+    def __str__(self) -> str:
+        return f"{self.value:08x}"
+
+
+def rss_anon_bytes() -> int:
+    """The process's own memory, without mapped files; on macOS the peak of all resident memory."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def disk_bytes(directory: Path) -> int:
+    """What a directory takes on the disk: allocated blocks, so that holes count nothing."""
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+
+
+def machine() -> dict[str, Any]:
+    """The facts that a figure depends on; nothing that names the machine or its owner."""
+    return {
+        "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "arch": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
+        "load_1m": round(os.getloadavg()[0], 2),
+        **{name: version(name) for name in LIBRARIES},
+    }
+
+
+def report(
+    asked: Options,
+    figures: Sequence[Figure],
+    *,
+    work: WorkHash | None = None,
+    floor: Mapping[str, float] | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Print a bench's figures (a table, then one JSON line; with --json the line alone).
+
+    `floor` is the machine's floor in the same run, `notes` are sizes and counts that a reader
+    needs. Returns what the line says.
+    """
+    line: dict[str, Any] = {
+        "bench": asked.bench,
+        "small": asked.is_small,
+        "figures": [figure.as_json() for figure in figures],
+        "machine": machine(),
+    }
+    if work is not None:
+        line["work"] = str(work)
+    if floor is not None:
+        line["floor"] = dict(floor)
+    if notes is not None:
+        line["notes"] = dict(notes)
+    if not asked.is_json:
+        print(table(asked, figures))
+    print(json.dumps(line, separators=(",", ":")))
+    return line
+
+
+def table(asked: Options, figures: Sequence[Figure]) -> str:
+    """The figures for a reader: median, lowest, highest, spread."""
+    head = ("figure", "median", "lowest", "highest", "spread", "unit")
+    rows = [head]
+    for figure in figures:
+        low, high = min(figure.values), max(figure.values)
+        cells = (shown(figure.median), shown(low), shown(high), f"{figure.spread:.0%}")
+        rows.append((figure.name, *cells, figure.unit))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    title = f"{asked.bench}: {asked.runs} run{'s' if asked.runs > 1 else ''}"
+    return "\n".join([title, *(layout(row, widths) for row in rows)])
+
+
+def layout(row: Sequence[str], widths: Sequence[int]) -> str:
+    """One row: the name and the unit to the left, figures to the right."""
+    name, *numbers, unit = row
+    cells = [number.rjust(width) for number, width in zip(numbers, widths[1:-1], strict=True)]
+    return "  ".join(["", name.ljust(widths[0]), *cells, unit]).rstrip()
+
+
+def rounded(value: float) -> float:
+    """Four digits are more than any of these figures is worth."""
+    return float(f"{value:.4g}")
+
+
+def shown(value: float) -> str:
+    """A figure for a table: grouped when large, with a few digits when small."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
