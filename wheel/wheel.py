@@ -88,13 +88,12 @@ class Wheel:
         assert due_max >= 0, limit
         due: list[Timer] = []
         level, outside = self.level, self.outside
-        # Past the window's start the heap may only be taken from when the level has been emptied.
+        # In due order: what is before the window, then the window, then what is beyond it.
         outside.take_due(min(now_ms, level.start_ms - 1), due, due_max)
         if now_ms < level.start_ms:
             return due
         level.take_due(now_ms, due, due_max)
-        if not level.count:
-            outside.take_due(now_ms, due, due_max)
+        outside.take_due(now_ms, due, due_max)
         left_ms = self.next_wake() if len(due) >= due_max else None
         self._advance(now_ms if left_ms is None else min(now_ms, left_ms))
         return due

@@ -69,7 +69,7 @@ def repeat_a_heap_entry(wheel: Wheel) -> None:
         repeat_a_heap_entry,
     ),
 )
-def test_damage_is_noticed(damage: Callable[[Wheel], None]) -> None:
+def test_check_notices_each_kind_of_damage(damage: Callable[[Wheel], None]) -> None:
     wheel = Wheel(0)
     wheel.insert_many([(5, 1), (SPAN_MS + 1, 2), (SPAN_MS + 2, 3), (-1, 4)])
     check(wheel)

@@ -102,6 +102,22 @@ def test_a_limit_takes_the_first_and_leaves_the_rest_due() -> None:
     assert wheel.next_wake() == NOW_MS + YEAR_MS
 
 
+def test_a_limit_just_met_leaves_the_window_at_now_for_what_comes_next() -> None:
+    wheel = Wheel(NOW_MS)
+    wheel.insert_many([(NOW_MS + 5, 1), (NOW_MS + 900, 2)])
+    assert polled(wheel, NOW_MS + 6, limit=1) == [(NOW_MS + 5, 1)]
+    assert wheel.start_ms == NOW_MS + 6
+    wheel.insert(NOW_MS + 7, 3)
+    assert wheel.level.count == 2
+
+
+def test_a_limit_that_leaves_work_holds_the_window_at_what_is_left() -> None:
+    wheel = Wheel(NOW_MS)
+    wheel.insert_many([(NOW_MS + 5, 1), (NOW_MS + 900, 2)])
+    assert polled(wheel, NOW_MS + YEAR_MS, limit=1) == [(NOW_MS + 5, 1)]
+    assert wheel.start_ms == NOW_MS + 900
+
+
 def test_a_limit_of_nothing_takes_nothing() -> None:
     wheel = Wheel(NOW_MS)
     wheel.insert(NOW_MS, 1)
