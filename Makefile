@@ -17,7 +17,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_TYPES := $(VENV)/.ready-types
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # The stamp comes last, so a set-up that was cut short is done again.
 $(READY): pyproject.toml
@@ -70,6 +70,7 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(READY) ## the environment alone; every other target does this by itself
+	@echo "$(VENV) is ready: $$($(BIN)/python --version)"
 
 demo: $(READY) ## a short tour of the engine on a directory of its own
 	@$(BIN)/parkade demo
@@ -81,8 +82,7 @@ check: test types ## what a change must pass: the tests, then pyright as well
 
 lint: $(READY) ## ruff: rules and layout
 	@echo "== $@: at most $(LINT_S) s"
-	@$(call within,$(LINT_S)) $(BIN)/ruff check .
-	@$(call within,$(LINT_S)) $(BIN)/ruff format --check .
+	@$(call within,$(LINT_S)) sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
 
 house: $(READY) ## imports, purity, sizes, names, packaging, benches at their smallest
 	$(call suite,$(HOUSE_S),tests/house)
@@ -93,7 +93,7 @@ mypy: $(READY)
 	@$(call within,$(MYPY_S)) $(BIN)/mypy
 
 types: mypy $(READY_TYPES) ## mypy and pyright, both strict
-	@$(BIN)/pyright
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(READY)
 	$(call suite,$(UNIT_S),tests/unit)

@@ -14,7 +14,7 @@ import resource
 import statistics
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -44,7 +44,7 @@ class Options:
         return small if self.is_small else full
 
     @contextmanager
-    def scratch(self) -> Iterator[Path]:
+    def scratch(self) -> Generator[Path, None, None]:
         """A fresh directory on the disk under measurement, removed afterwards."""
         with TemporaryDirectory(prefix=f"parkade-{self.bench}-", dir=self.directory) as path:
             yield Path(path)
@@ -213,7 +213,7 @@ def report(
 def table(asked: Options, figures: Sequence[Figure]) -> str:
     """The figures for a reader: median, lowest, highest, spread."""
     head = ("figure", "median", "lowest", "highest", "spread", "unit")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for figure in figures:
         low, high = min(figure.values), max(figure.values)
         cells = (shown(figure.median), shown(low), shown(high), f"{figure.spread:.0%}")

@@ -67,9 +67,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes a `seed` once per seed, unless it brings its own."""
     if "seed" not in metafunc.fixturenames or brings_seeds(metafunc):
         return
-    one = metafunc.config.getoption("--seed")
-    seeds = range(metafunc.config.getoption("--seeds")) if one is None else [one]
-    metafunc.parametrize("seed", seeds)
+    one: int | None = metafunc.config.getoption("--seed")
+    count: int = metafunc.config.option.seeds
+    metafunc.parametrize("seed", range(count) if one is None else [one])
 
 
 def brings_seeds(metafunc: pytest.Metafunc) -> bool:
