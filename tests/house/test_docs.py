@@ -12,7 +12,7 @@ from house.source import files
 DOCUMENTS = [file for file in files() if file.suffix == ".md"]
 BLOCK = re.compile(r"^([ \t]*)```python[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
-MAKE_COMMAND = re.compile(r"^\$? ?make ([a-z]+)", re.MULTILINE)
+MAKE_COMMAND = re.compile(r"(?:^\$ |`)make ([a-z]+)", re.MULTILINE)
 
 
 def name_of(document: Path) -> str:
