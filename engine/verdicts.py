@@ -184,15 +184,19 @@ def _traceback(error: BaseException) -> str:
 
 def _cut(text: str, bytes_max: int, *, head: int | None = None) -> str:
     """At most `bytes_max` bytes of UTF-8: the first `head`, and the last of the rest."""
-    encoded = text.encode("utf-8", "backslashreplace")
+    if len(text) > 2 * bytes_max:
+        text = text[:bytes_max] + text[-bytes_max:]
+    # By way of the class: a text may be of a subclass with an encode() of its own.
+    encoded = str.encode(text, "utf-8", "backslashreplace")
     if len(encoded) <= bytes_max:
         return encoded.decode()
-    mark = f"\n… {len(encoded) - bytes_max} bytes and more left out …\n".encode()
     if head is None:
-        mark, head = "…".encode(), bytes_max - len("…".encode())
+        mark = "…".encode()
+        return encoded[: bytes_max - len(mark)].decode(errors="ignore") + mark.decode()
+    mark = "\n… the middle is left out …\n".encode()
     tail = bytes_max - head - len(mark)
-    kept = encoded[:head].decode(errors="ignore") + mark.decode()
-    return kept + (encoded[-tail:].decode(errors="ignore") if tail else "")
+    start, end = encoded[:head].decode(errors="ignore"), encoded[-tail:].decode(errors="ignore")
+    return f"{start}{mark.decode()}{end}"
 
 
 def _shown(value: object) -> str:

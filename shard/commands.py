@@ -117,7 +117,7 @@ class Settle(Command):
 
 
 class LostItem(_Plain):
-    """An attempt whose process died; `is_alone`: it was the only suspect running over all shards."""
+    """An attempt whose process died; `is_alone`: it was the only suspect running, over all shards."""
 
     serial: int
     fence: int

@@ -1,4 +1,4 @@
-"""A ticket as memory and the store hold it, and its id: 64 bits of serial, 16 of part, 40 of salt."""
+"""A ticket as memory and the store hold it, and its id: serial (64 bits), part (16), salt (40)."""
 
 import zlib
 from typing import NamedTuple
@@ -88,6 +88,9 @@ class StoredAt(NamedTuple):
     due_ms: int
     first_due_ms: int
     lane_number: int
+    task: str = ""
+    key: str | None = None
+    in_lane: bool = False  # its one entry is a row of `lanes`, not of the agenda
 
 
 class TicketId(NamedTuple):

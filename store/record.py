@@ -105,7 +105,7 @@ class Submitted(Record, tag=1):
 
 
 class Started(Record, tag=2):
-    """pending -> running, for each serial: attempts + 1, fence + 1. `on_crash`: 0 retry, 1 ambiguous."""
+    """pending -> running, each serial: attempts + 1, fence + 1. `on_crash`: 0 retry, 1 ambiguous."""
 
     serials: list[int]
     at_ms: int

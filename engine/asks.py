@@ -1,0 +1,98 @@
+"""What the host is asked: a command for a shard or an inquiry about it, and where the answer goes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from parkade.shard.commands import Command
+from parkade.shard.ticket import Ticket
+from parkade.waiters import Waiter, Wakeups
+
+__all__ = ["Ask", "AwaitEnd", "Inquiry", "Look", "PageOf", "Seen", "ShardPage"]
+
+
+class Inquiry(msgspec.Struct, frozen=True, gc=False):
+    """Base of what is asked without changing anything."""
+
+
+class Look(Inquiry):
+    """A ticket as it stands: answered by `Seen`, or None when there is none."""
+
+    serial: int
+    wants_body: bool = False
+    wants_history: bool = False
+
+
+class AwaitEnd(Inquiry):
+    """Like `Look` with the body, answered when the ticket has ended (or is gone)."""
+
+    serial: int
+
+
+class PageOf(Inquiry):
+    """Tickets of one shard, newest first, with serials below `before`.
+
+    `prefix` names the index to walk; the rest says what a ticket must be. `due_from_ms` and
+    `due_to_ms` bound the due time of pending ones (from: inclusive, to: exclusive).
+    """
+
+    prefix: bytes
+    before: int
+    limit: int
+    state: int | None = None
+    task: str | None = None
+    key: str | None = None
+    why: str | None = None
+    error_type: str | None = None
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A copy of a ticket that nobody else changes, its body and the rows of its history."""
+
+    ticket: Ticket
+    body: bytes | None = None
+    rows: list[Any] | None = None
+
+
+class ShardPage(msgspec.Struct, frozen=True):
+    """One shard's part of a page; `last` is where to go on, None when there is no more."""
+
+    tickets: list[Ticket]
+    scanned: int
+    last: int | None
+
+
+class Ask:
+    """One thing asked of one shard. The answer goes to `slot` of a waiter, or to `then`."""
+
+    __slots__ = ("asked", "rereads", "size", "slot", "then", "waiter")
+
+    def __init__(
+        self,
+        asked: Command | Inquiry,
+        *,
+        waiter: Waiter | None = None,
+        slot: int = 0,
+        then: Callable[[Any, BaseException | None], None] | None = None,
+        size: int = 0,
+    ) -> None:
+        self.asked = asked
+        self.waiter = waiter
+        self.slot = slot
+        self.then = then
+        self.size = size  # bytes held against the door's bound until it is decided
+
+    def answer(self, value: Any, wakeups: Wakeups) -> None:
+        if self.waiter is not None:
+            self.waiter.answer(self.slot, value, wakeups)
+        if self.then is not None:
+            self.then(value, None)
+
+    def fail(self, error: BaseException, wakeups: Wakeups) -> None:
+        if self.waiter is not None:
+            self.waiter.fail(error, wakeups)
+        if self.then is not None:
+            self.then(None, error)

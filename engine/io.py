@@ -1,0 +1,148 @@
+"""The threads that touch the disk for a shard: one that writes frames and reads, one that commits.
+
+A waiting frame goes before the next read, so that a load or a sweep delays an answer by one slice
+at most. Whatever was done comes back to the core thread as a call (`Post`). Both kinds of worker can
+be stepped by hand (`run_one`), which is how the simulation orders them.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from parkade.store.record import Record, encode_records
+
+__all__ = ["FrameJournal", "Post", "ShardIO", "Writer"]
+
+T = TypeVar("T")
+Post = Callable[..., None]  # post(function, *arguments): to be called on the core thread
+
+
+class FrameJournal(Protocol):
+    """What the frame writer needs of a journal."""
+
+    def append(self, body: bytes, count: int) -> int: ...
+    def prepare_spare(self) -> None: ...
+    def has_room(self, size: int) -> bool: ...
+
+
+class _Worker:
+    """Takes one piece of work after another; a token in the queue stands for each piece."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while self._tokens.get():
+            self.run_one()
+
+    def run_one(self) -> bool:
+        raise NotImplementedError
+
+    def _nudge(self) -> None:
+        self._tokens.put(True)
+
+    def close(self) -> None:
+        """Ends the thread after what is queued; returns when it has ended."""
+        self._tokens.put(False)
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+class _Call:
+    """A read, or maintenance: `done` gets the value or the error, on the core thread."""
+
+    __slots__ = ("done", "work")
+
+    def __init__(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self.work = work
+        self.done = done
+
+
+class ShardIO(_Worker):
+    """Frames first, then calls in order. Not a lock in sight: the core thread hands over, the
+    worker takes; `deque` and `SimpleQueue` are all they share."""
+
+    def __init__(self, name: str, post: Post) -> None:
+        super().__init__(name)
+        self._post = post
+        self._frames: deque[tuple[FrameJournal, Sequence[Record], Any, Any]] = deque()
+        self._calls: deque[_Call] = deque()
+
+    def append(
+        self,
+        journal: FrameJournal,
+        records: Sequence[Record],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        """Writes one frame; `on_durable(last LSN)` or `on_failed(error)` on the core thread."""
+        self._frames.append((journal, records, on_durable, on_failed))
+        self._nudge()
+
+    def call(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:
+        self._calls.append(_Call(work, done))
+        self._nudge()
+
+    def run_one(self) -> bool:
+        """One piece of work; False when there was none."""
+        if self._frames:
+            self._append(*self._frames.popleft())
+        elif self._calls:
+            call = self._calls.popleft()
+            try:
+                value = call.work()
+            except Exception as error:
+                self._post(call.done, None, error)
+            else:
+                self._post(call.done, value, None)
+        else:
+            return False
+        return True
+
+    def _append(
+        self,
+        journal: FrameJournal,
+        records: Sequence[Record],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        try:
+            last_lsn = journal.append(encode_records(records), len(records))
+        except Exception as error:
+            self._post(on_failed, error)
+        else:
+            self._post(on_durable, last_lsn)
+
+
+class Writer(_Worker):
+    """Commits checkpoints, one at a time, of any shard."""
+
+    def __init__(self, name: str, post: Post) -> None:
+        super().__init__(name)
+        self._post = post
+        self._commits: deque[_Call] = deque()
+
+    def commit(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:
+        self._commits.append(_Call(work, done))
+        self._nudge()
+
+    def run_one(self) -> bool:
+        if not self._commits:
+            return False
+        call = self._commits.popleft()
+        try:
+            value = call.work()
+        except Exception as error:
+            self._post(call.done, None, error)
+        else:
+            self._post(call.done, value, None)
+        return True

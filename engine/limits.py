@@ -1,0 +1,61 @@
+"""Every bound of the host, with its reason. Bytes and counts are per shard unless a name says engine."""
+
+__all__ = [
+    "BODY_FETCH_MAX",
+    "CHECKPOINT_AGE_MS",
+    "CHECKPOINT_DIRTY_BYTES",
+    "CHECKPOINT_JOURNAL_BYTES",
+    "CHECKPOINT_RETRY_MS",
+    "CHECKPOINT_TICKETS_MAX",
+    "COMMANDS_PER_TURN_MAX",
+    "DIRTY_BYTES_MAX",
+    "DOOR_BYTES_MAX",
+    "ENCODE_SLICE_TICKETS",
+    "FIND_LIMIT_MAX",
+    "FIND_SCAN_MAX",
+    "IDLE_COVER_MS",
+    "LOAD_CHUNK",
+    "POISON_WINDOW_MS",
+    "RECOVERIES_IN_WINDOW_MAX",
+    "REREADS_BEFORE_HOLD",
+    "SERIAL_LEASE",
+    "SHARDS_DEFAULT",
+    "SHARDS_MAX",
+    "START_BATCH_MAX",
+    "SUBMIT_CHUNK",
+    "TURN_BYTES_MAX",
+    "WAIT_MS_MAX",
+]
+
+SHARDS_DEFAULT = 4
+SHARDS_MAX = 256  # a part has 16 bits; beyond this, descriptors and fsyncs cost more than they give
+
+COMMANDS_PER_TURN_MAX = 4_096  # so that timers and leases are looked at every few milliseconds
+TURN_BYTES_MAX = 4_000_000  # a segment and its spare must have room for it
+SUBMIT_CHUNK = 1_000  # drafts in one command
+
+DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
+DIRTY_BYTES_MAX = 48_000_000  # dirty and flight; at it submits wait for the checkpoint
+
+CHECKPOINT_DIRTY_BYTES = 16_000_000
+CHECKPOINT_TICKETS_MAX = 25_000  # keeps building and completing one within some 50 ms
+CHECKPOINT_JOURNAL_BYTES = 64_000_000
+CHECKPOINT_AGE_MS = 5_000
+CHECKPOINT_RETRY_MS = 1_000
+ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clock
+
+IDLE_COVER_MS = 1_000
+WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
+
+LOAD_CHUNK = 256  # about 2 ms of reading between two frames
+REREADS_BEFORE_HOLD = 2
+BODY_FETCH_MAX = 256
+START_BATCH_MAX = 512  # tickets in one Started
+
+POISON_WINDOW_MS = 60_000
+RECOVERIES_IN_WINDOW_MAX = 1  # a second failure within the window refuses the shard
+
+SERIAL_LEASE = 1 << 40  # 17 minutes of clock
+
+FIND_LIMIT_MAX = 1_000
+FIND_SCAN_MAX = 50_000

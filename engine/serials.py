@@ -1,0 +1,53 @@
+"""Serials: one rising sequence for the engine, never reused, leased in blocks from the house.
+
+A serial is `max(now_ms << 20, last + 1)`, and past the lease `last + 1`, so that no submit waits for
+a lease; an open starts at the lease of the open before it (docs/architecture.md, Identity).
+"""
+
+import threading
+from collections.abc import Callable
+
+from parkade.limits import SERIAL_LEASE
+
+__all__ = ["Serials"]
+
+
+class Serials:
+    """Handed out on the callers' threads, under one lock."""
+
+    def __init__(self, first: int, lease_until: int, ask_lease: Callable[[], None]) -> None:
+        self._last = first - 1
+        self._lease_until = lease_until
+        self._half = lease_until - SERIAL_LEASE // 2
+        self._ask_lease = ask_lease
+        self._lock = threading.Lock()
+        self._is_asked = False
+
+    def take(self, count: int, now_ms: int) -> int:
+        """The first of `count` serials in a row."""
+        with self._lock:
+            first = max(now_ms << 20, self._last + 1)
+            if first + count > self._lease_until:
+                first = self._last + 1
+            self._last = first + count - 1
+            ask = not self._is_asked and (
+                self._last >= self._half or now_ms << 20 >= self._half
+            )
+            if ask:
+                self._is_asked = True
+        if ask:
+            self._ask_lease()
+        return first
+
+    @property
+    def next_lease(self) -> int:
+        """The end of the lease to ask for now."""
+        with self._lock:
+            return max(self._last + 1, self._lease_until - SERIAL_LEASE // 2) + SERIAL_LEASE
+
+    def extend(self, until: int) -> None:
+        """A lease is durable."""
+        with self._lock:
+            self._lease_until = max(self._lease_until, until)
+            self._half = self._lease_until - SERIAL_LEASE // 2
+            self._is_asked = False

@@ -1,0 +1,158 @@
+"""What an application gets to see of tickets: frozen snapshots, true at their `as_of`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from parkade.errors import DeadReason
+
+__all__ = [
+    "AttemptInfo",
+    "BulkResult",
+    "CancelOutcome",
+    "Page",
+    "Progress",
+    "ShardStats",
+    "State",
+    "Stats",
+    "StopReport",
+    "TicketInfo",
+]
+
+T = TypeVar("T")
+
+State: TypeAlias = Literal[
+    "scheduled", "ready", "running", "done", "dead", "cancelled", "expired"
+]
+CancelOutcome: TypeAlias = Literal["cancelled", "requested", "too_late"]
+AttemptOutcome: TypeAlias = Literal[
+    "running", "done", "error", "retry_after", "snoozed", "released", "lost", "timeout",
+    "cancelled", "unsafe", "ambiguous",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last progress that an attempt reported."""
+
+    done: float
+    total: float | None
+    message: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """One execution of a ticket. `number` starts at 1 and counts the budget; `fence` counts every
+    start for ever."""
+
+    number: int
+    started_at: datetime
+    ended_at: datetime | None
+    fence: int
+    outcome: AttemptOutcome
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TicketInfo:
+    """A ticket as it stood at `as_of`."""
+
+    id: str
+    task: str
+    state: State
+    shard: int
+    key: str | None
+    target: str | None
+    tags: Mapping[str, str]
+    summary: str | None
+    attempts: int
+    max_attempts: int | None
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    progress: Progress | None
+    dead_reason: DeadReason | None
+    error: str | None
+    unique: str | None
+    priority: int
+    snoozes: int
+    fence: int
+    cancel_requested: bool
+    ambiguous: bool
+    maybe_applied: bool
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some rows, newest first, and the cursor of the next (`None`: this was the last).
+
+    `scanned` counts the tickets looked at; `complete` is False when the page ends early because
+    too many did not fit: `next` goes on from there.
+    """
+
+    items: Sequence[T]
+    next: str | None
+    scanned: int
+    complete: bool
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """What a call about many tickets did, and why it left some alone."""
+
+    matched: int
+    changed: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStats:
+    """One shard: `status` is open, recovering or refused; sizes in bytes."""
+
+    shard: int
+    status: str
+    reason: str | None
+    lsn: int
+    hot: int
+    dirty: int
+    journal_bytes: int
+    journal_segments: int
+    store_bytes: int
+    checkpoints: int
+    recoveries: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The engine's counters, kept as tickets change: reading them costs nothing."""
+
+    ready: int
+    scheduled: int
+    running: int
+    dead: int
+    done_total: int
+    oldest_ready_age: timedelta
+    by_task: Mapping[str, Mapping[State, int]]
+    shards: Sequence[ShardStats] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a stop went: `finished`, `cancelled` and `given_back` count attempts that were running;
+    `zombies` are threads that could not be stopped."""
+
+    clean: bool
+    finished: int
+    cancelled: int
+    given_back: int
+    zombies: int

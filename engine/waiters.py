@@ -1,0 +1,122 @@
+"""How an answer reaches who asked: a thread on a lock, a coroutine on a future.
+
+All answers are given by the core thread. One waiter stands for a whole chunk of tickets; the
+coroutines of one loop are woken by one `call_soon_threadsafe` per turn (`Wakeups`).
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+__all__ = ["LoopWaiter", "ThreadWaiter", "Waiter", "Wakeups"]
+
+
+class Waiter(Protocol):
+    """One asker: `parts` answers are to come, each a value put at `slot`, or one error for all."""
+
+    def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None: ...
+    def fail(self, error: BaseException, wakeups: "Wakeups") -> None: ...
+
+
+class _Collected:
+    """The answers of one asker as they come in."""
+
+    __slots__ = ("error", "parts_left", "values")
+
+    def __init__(self, parts: int) -> None:
+        self.values: list[Any] = [None] * parts
+        self.parts_left = parts
+        self.error: BaseException | None = None
+
+    def take(self, slot: int, value: Any) -> bool:
+        """True when this was the last answer."""
+        self.values[slot] = value
+        self.parts_left -= 1
+        return self.parts_left == 0
+
+    def take_error(self, slot_count: int, error: BaseException) -> bool:
+        self.error = self.error or error
+        self.parts_left -= slot_count
+        return self.parts_left == 0
+
+
+class ThreadWaiter(_Collected):
+    """A blocked thread."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, parts: int = 1) -> None:
+        super().__init__(parts)
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None:
+        if self.take(slot, value):
+            self._lock.release()
+
+    def fail(self, error: BaseException, wakeups: "Wakeups") -> None:
+        if self.take_error(1, error):
+            self._lock.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """False when the time is up; the answer then goes nowhere."""
+        return self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+
+
+class LoopWaiter(_Collected):
+    """A coroutine. Waiting is not owning: a cancelled waiter changes nothing for the ticket."""
+
+    __slots__ = ("_future", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, parts: int = 1) -> None:
+        super().__init__(parts)
+        self.loop = loop
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None:
+        if self.take(slot, value):
+            wakeups.add(self)
+
+    def fail(self, error: BaseException, wakeups: "Wakeups") -> None:
+        if self.take_error(1, error):
+            wakeups.add(self)
+
+    def wake(self) -> None:
+        """On its loop."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """False when the time is up."""
+        if timeout_s is None:
+            await self._future
+            return True
+        done, _ = await asyncio.wait([self._future], timeout=max(0.0, timeout_s))
+        return bool(done)
+
+
+class Wakeups:
+    """The coroutines to wake at the end of a turn, by loop."""
+
+    def __init__(self) -> None:
+        self._by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}
+        self.vanished = 0  # waiters whose loop had closed
+
+    def add(self, waiter: LoopWaiter) -> None:
+        self._by_loop.setdefault(waiter.loop, []).append(waiter)
+
+    def send(self) -> None:
+        if not self._by_loop:
+            return
+        by_loop, self._by_loop = self._by_loop, {}
+        for loop, waiters in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_wake_all, waiters)
+            except RuntimeError:  # the loop is closed: nobody listens any more
+                self.vanished += len(waiters)
+
+
+def _wake_all(waiters: Iterable[LoopWaiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()
