@@ -329,10 +329,10 @@ def test_closing_leaves_the_socket_of_the_next_owner_alone(tmp_path: Path) -> No
 
 
 def test_a_call_may_close_the_server_and_still_be_answered(tmp_path: Path) -> None:
-    server = ControlServer(tmp_path / "control.sock", {"stop": lambda args: server.close()})
-    server.start()
-    assert ControlClient(server.path).call("stop") is None
-    assert not server.path.exists()
+    closing = ControlServer(tmp_path / "control.sock", {"stop": lambda args: closing.close()})
+    closing.start()
+    assert ControlClient(closing.path).call("stop") is None
+    assert not closing.path.exists()
 
 
 def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
