@@ -7,7 +7,7 @@ needed, at the latest at the first submit.
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, ForwardRef, get_type_hints
+from typing import Any, ForwardRef, NoReturn, get_type_hints
 
 from parkade.errors import ConfigError
 
@@ -103,7 +103,7 @@ class Handler:
                 return True
         return False
 
-    def _refuse(self, problem: str, cause: BaseException | None = None) -> Any:
+    def _refuse(self, problem: str, cause: BaseException | None = None) -> NoReturn:
         raise ConfigError(
             f"{self.call}: {self.default_name}() cannot be a task: {problem}", code="PK-306"
         ) from cause

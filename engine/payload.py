@@ -9,8 +9,9 @@ import dataclasses
 import inspect
 import re
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NotRequired, Never, TypedDict
+from typing import Any, Never, NoReturn, NotRequired, TypedDict, Union, get_origin
 
 import msgspec
 
@@ -93,8 +94,8 @@ class PayloadCodec:
             raise unstorable(self._task, values, error) from error
         exact = self._exact
         for name, value in values.items():
-            types = exact[name]
-            if types is not None and type(value) not in types:
+            fits = exact[name]
+            if fits is not None and type(value) not in fits:
                 return payload, self._checked(payload)
         return payload, values
 
@@ -181,7 +182,8 @@ class ResultCodec:
     def __init__(self, task: str, handler: Handler) -> None:
         self._task = task
         hint = handler.hints().get("return", Any)
-        hint = Any if hint in (Never, inspect.Signature.empty) or _is_no_return(hint) else hint
+        if hint is Never or hint is NoReturn:
+            hint = Any
         self._decode = typed_decoder(hint, handler, "its result").decode
 
     def encode(self, result: Any, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
@@ -310,6 +312,9 @@ def _field_names(value: Any) -> list[str]:
         return list(value.__struct_fields__)
     if dataclasses.is_dataclass(value):
         return [field.name for field in dataclasses.fields(value)]
+    models = getattr(type(value), "model_fields", None)  # pydantic's
+    if isinstance(models, dict):
+        return list(models)
     return [field.name for field in getattr(type(value), "__attrs_attrs__", ())]
 
 
@@ -352,6 +357,8 @@ _encode = msgspec.msgpack.Encoder(enc_hook=_encode_foreign).encode
 
 def _exact_types(hint: Any) -> frozenset[type]:
     """The plain types that make up a hint; empty when there is more to check than a type."""
-    args = getattr(hint, "__args__", ()) if _is_union(hint) else (hint,)
-    types = frozenset(type(None) if arg is None else arg for arg in args if _is_hashable(arg))
-    return types if types <= _PLAIN and len(types) == len(args) else frozenset()
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    parts = [type(None) if part is None else part for part in hint.__args__] if is_union else [hint]
+    if all(isinstance(part, type) and part in _PLAIN for part in parts):
+        return frozenset(parts)
+    return frozenset()

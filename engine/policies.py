@@ -16,7 +16,7 @@ from parkade.durations import Duration, parse_duration_ms
 from parkade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from parkade.ticket import AttemptInfo
+    from parkade.views import AttemptInfo
 
 __all__ = [
     "GIVE_UP",
