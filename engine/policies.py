@@ -301,7 +301,7 @@ def as_policy(retry: "Retry | None", *, call: str) -> RetryPolicy:
     if isinstance(retry, RetryPolicy):
         return retry
     if retry is None:
-        return RetryPolicy(1)
+        return _ONCE
     if isinstance(retry, int):
         return RetryPolicy(check_count(call, "retry", retry))
     if isinstance(retry, Sequence) and not isinstance(retry, str | bytes):
@@ -447,3 +447,4 @@ def _checked_rate(rate: object) -> tuple[int, int]:
 
 _BACKOFF = Backoff()
 _DEFAULT = RetryPolicy(backoff=_BACKOFF)
+_ONCE = RetryPolicy(1, backoff=_BACKOFF)

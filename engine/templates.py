@@ -51,7 +51,7 @@ class _Field:
     def value(self, values: Mapping[str, Any]) -> Any:
         found = values.get(self.argument, self.default)
         for is_attribute, step in self.steps:
-            found = getattr(found, str(step)) if is_attribute else found[step]
+            found = getattr(found, step) if is_attribute else found[step]  # type: ignore[arg-type]
         return found
 
 
@@ -102,9 +102,9 @@ class Template:
 
         Raises `PayloadError` where a value is missing, None, no name for anything, or too long.
         """
-        text = "".join(
-            part if isinstance(part, str) else self._named(part, values) for part in self._parts
-        )
+        text = ""
+        for part in self._parts:
+            text += part if type(part) is str else self._named(part, values)  # type: ignore[arg-type]
         if not text:
             self._refuse_value("it is empty")
         # Four bytes a character at most: most names need not be encoded to be measured.

@@ -1,0 +1,376 @@
+"""Tasks: registered handlers, and the calls that submit makes of them.
+
+A `Tasks` registry names handlers; `Engine` is one, and a library brings its own to be included. A
+`Task` is what the decorator leaves in place of the function. Calling it calls the function;
+`submit` hands a `Call` to the engine that the registry belongs to. This module submits nothing
+itself: it checks, encodes and hands over.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
+
+from msgspec import UNSET, UnsetType
+
+from parkade.calls import Call, Definition
+from parkade.durations import Duration
+from parkade.errors import ConfigError, EngineClosed, UnknownTask
+from parkade.handlers import Handler
+from parkade.options import NO_OPTIONS, SubmitOptions, read_options, read_settings
+from parkade.policies import Breaker, Limit, RetryPolicy
+
+if TYPE_CHECKING:
+    from parkade.attempt import Attempt
+    from parkade.ticket import Ticket
+
+__all__ = ["AsyncTask", "Call", "Submitter", "SyncTask", "Task", "TaskDecorator", "Tasks"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+_AUTO: Any = UNSET
+
+
+class Submitter(Protocol):
+    """What a task needs of an engine."""
+
+    def submit_call(self, call: Call[R], /) -> "Ticket[R]":
+        """Make it durable, then answer with the ticket."""
+        ...
+
+    async def asubmit_call(self, call: Call[R], /) -> "Ticket[R]":
+        """The same without blocking the loop."""
+        ...
+
+    def ticket_of(self, ticket_id: str, task: "Task[..., R]", /) -> "Ticket[R]":
+        """The handle of a ticket of this task, whose result is decoded as the task's."""
+        ...
+
+
+class Task(Generic[P, R]):
+    """A registered handler. Calling it calls the function; `submit` makes a ticket of the call."""
+
+    name: str
+
+    def __init__(
+        self,
+        definition: Definition,
+        registry: "Tasks",
+        options: SubmitOptions = NO_OPTIONS,
+    ) -> None:
+        self.name = definition.name
+        self.definition = definition
+        self._fn: Callable[..., Any] = definition.handler.fn
+        self._registry = registry
+        self._options = options
+        self._stored = definition.stored(options)
+        functools.update_wrapper(self, self._fn)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Ticket[R]":
+        """Make a ticket of this call; when it returns, the ticket survives a crash.
+
+        Raises `PayloadError` for arguments that do not fit, `EngineClosed` without an open engine,
+        and what the engine raises: `BlockingInEventLoop`, `DuplicateTicket`, `StorageError` ...
+        """
+        call = self.call(*args, **kwargs)
+        return self._engine("submit").submit_call(call)
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> "Ticket[R]":
+        """`submit` for coroutines: awaits the disk instead of blocking the loop."""
+        call = self.call(*args, **kwargs)
+        return await self._engine("asubmit").asubmit_call(call)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """The call, encoded and checked, to be submitted later or with others.
+
+        Raises `PayloadError` for arguments that do not fit the annotations or cannot be stored.
+        """
+        definition = self.definition
+        encoded = definition.payloads.encode(args, kwargs)
+        return definition.call(encoded, self._options, self._stored, self)
+
+    def call_with(self, payload: Mapping[str, Any]) -> Call[R]:
+        """The call with arguments by name that come from outside, like JSON."""
+        definition = self.definition
+        encoded = definition.payloads.encode_mapping(payload)
+        return definition.call(encoded, self._options, self._stored, self)
+
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        unique: str | None = None,
+        unique_for: Duration | Literal["active", "kept"] | None = None,
+        on_conflict: Literal["return", "error", "replace"] | None = None,
+        key: str | None = None,
+        target: str | None = None,
+        priority: int | None = None,
+        expires: Duration | None = None,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | int | Sequence[Duration] | UnsetType | None = UNSET,
+        tags: Mapping[str, str] | None = None,
+        summary: str | None = None,
+        **unknown: Never,
+    ) -> Self:
+        """The same task with options for its submits; it can be kept and used again.
+
+        They come on top of those that were set before; None leaves an option as it is, save
+        `retry=None`, which means one execution. `unique` holds for as long as the ticket is kept,
+        or for `unique_for`. Raises `ConfigError` and `NaiveDatetime`, here and not at the submit.
+        """
+        given: dict[str, Any] = dict(
+            delay=delay, at=at, unique=unique, unique_for=unique_for, on_conflict=on_conflict,
+            key=key, target=target, priority=priority, expires=expires, timeout=timeout,
+            tags=tags, summary=summary, **unknown,
+        )  # fmt: skip
+        if retry is not UNSET:
+            given["retry"] = retry
+        definition = self.definition
+        options = read_options(
+            f"{self.name}.options", given, self._options, has_unique=definition.has_unique
+        )
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._options = options
+        other._stored = definition.stored(options)
+        return other
+
+    def ticket(self, ticket_id: str) -> "Ticket[R]":
+        """The handle of a ticket of this task, by its id, with a typed result."""
+        return self._engine("ticket").ticket_of(ticket_id, self)
+
+    def _engine(self, verb: str) -> Submitter:
+        engine = self._registry.engine
+        if engine is None:
+            raise EngineClosed(f"{self.name}.{verb}")
+        return engine
+
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """For a direct call: with the attempt in front where the handler takes one."""
+        if not self.definition.handler.takes_attempt:
+            return args
+        from parkade.attempt import current_attempt
+
+        return current_attempt(), *args
+
+
+class SyncTask(Task[P, R]):
+    """A task whose handler is a plain function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler here and now; no ticket is made."""
+        result: R = self._fn(*self._arguments(args), **kwargs)
+        return result
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose handler is a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Call the handler here and now; no ticket is made."""
+        coroutine: Coroutine[Any, Any, R] = self._fn(*self._arguments(args), **kwargs)
+        return coroutine
+
+
+class TaskDecorator(Protocol):
+    """What `@engine.task(...)` gives: a decorator that keeps the handler's signature."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: "Callable[Concatenate[Attempt, P], Coroutine[Any, Any, R]]", /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: "Callable[Concatenate[Attempt, P], R]", /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+class Tasks:
+    """A registry of tasks. `prefix` comes before every name given in it.
+
+    It belongs to the engine that included it last; an engine is a registry of its own.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        if not isinstance(prefix, str):
+            raise ConfigError.option("Tasks", "prefix", prefix, 'use a text, like "billing."')
+        self.prefix = prefix
+        self._by_name: dict[str, Task[..., Any]] = {}
+        self._aliases: dict[str, str] = {}
+        self._includers: list[weakref.ref[Tasks]] = []
+        self._owner: weakref.ref[Any] | None = None
+
+    @property
+    def engine(self) -> Submitter | None:
+        """Where its tasks submit to: the one set here, or that of the registry that included it
+        last. It is not kept alive from here."""
+        if self._owner is not None:
+            engine: Submitter | None = self._owner()
+            if engine is not None:
+                return engine
+        for includer in reversed(self._includers):
+            registry = includer()
+            if registry is not None and registry.engine is not None:
+                return registry.engine
+        return None
+
+    @engine.setter
+    def engine(self, engine: Submitter | None) -> None:
+        self._owner = None if engine is None else weakref.ref(engine)
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: "Callable[Concatenate[Attempt, P], Coroutine[Any, Any, R]]", /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: "Callable[Concatenate[Attempt, P], R]", /) -> SyncTask[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        retry: RetryPolicy | int | Sequence[Duration] | None = _AUTO,
+        timeout: Duration | None = None,
+        lease: Duration | Literal["auto"] = "auto",
+        key: str | None = None,
+        unique: str | None = None,
+        target: str | None = None,
+        breaker: Breaker | None = None,
+        limits: Sequence[Limit] = (),
+        priority: int = 0,
+        expires: Duration | None = None,
+        max_snoozes: int = 1000,
+        on_crash: Literal["retry", "ambiguous"] = "retry",
+        where: Literal["auto", "thread", "loop", "process"] = "auto",
+        keep: Duration | None = None,
+        tags: Mapping[str, str] | None = None,
+        summary: str | None = None,
+    ) -> TaskDecorator: ...
+    def task(self, fn: Any = None, /, **given: Any) -> Any:
+        """Register a handler: `@engine.task`, or `@engine.task(name="billing.charge", ...)`.
+
+        `key`, `unique`, `target` and `summary` are templates over the arguments, like
+        "order-{order.id}". `aliases` are names of old under which tickets may still wait. Raises
+        `ConfigError` for an option, a template, a name or a handler that cannot be right.
+        """
+        call = "@tasks.task" if type(self) is Tasks else "@engine.task"
+        if fn is None:
+            return functools.partial(self._decorate, call, given)
+        return self._decorate(call, given, fn)
+
+    def include(self, *tasks: "Tasks") -> None:
+        """Take in other registries, with what is added to them afterwards too.
+
+        Raises `ConfigError` (PK-305) where a name is taken.
+        """
+        for other in tasks:
+            if not isinstance(other, Tasks) or other is self:
+                raise ConfigError.option("include", "tasks", other, "use other Tasks objects")
+            if not any(includer() is self for includer in other._includers):
+                for task in other.all_tasks():
+                    self._check_free(task)
+                for task in other.all_tasks():
+                    self._add(task)
+            other._includers = [ref for ref in other._includers if ref() not in (None, self)]
+            other._includers.append(weakref.ref(self))
+
+    def lookup(self, name: str) -> Task[..., Any]:
+        """The task of a name or an alias; raises `UnknownTask`."""
+        task = self.task_of(name)
+        if task is None:
+            raise UnknownTask(name, known=self._by_name)
+        return task
+
+    def task_of(self, name: str) -> Task[..., Any] | None:
+        """The task of a name or an alias, if it is registered: asked once for each start."""
+        return self._by_name.get(name) or self._by_name.get(self._aliases.get(name, ""))
+
+    def call_by_name(self, name: str, payload: Mapping[str, Any]) -> Call[Any]:
+        """A call from outside, like the command line's; raises `UnknownTask`, `PayloadError`."""
+        return self.lookup(name).call_with(payload)
+
+    def all_tasks(self) -> list[Task[..., Any]]:
+        """Every registered task, in the order of registration."""
+        return list(self._by_name.values())
+
+    def _decorate(self, call: str, given: Mapping[str, Any], fn: Any) -> Task[..., Any]:
+        if isinstance(fn, Task):
+            raise ConfigError(f"{call}: {fn.name} is a task already", code="PK-306")
+        if not callable(fn):
+            advice = f'{call}(name="...") takes options by name'
+            raise ConfigError(f"{call}({fn!r}): that is no function; {advice}", code="PK-306")
+        settings = read_settings(call, given)
+        handler = Handler(fn, call=call)
+        name = settings.name or handler.default_name
+        if not settings.name and not name.isidentifier():
+            raise ConfigError(f'{call}: a lambda has no name; give it name="..."', code="PK-306")
+        definition = Definition(self.prefix + name, handler, settings)
+        kind = AsyncTask if handler.is_async else SyncTask
+        _check_where(call, handler, settings.where)
+        task: Task[..., Any] = kind(definition, self)
+        self._check_free(task)
+        self._add(task)
+        return task
+
+    def _check_free(self, task: Task[..., Any]) -> None:
+        """Raise unless the task's name and aliases are free, here and wherever this is included."""
+        for name in (task.name, *task.definition.settings.aliases):
+            holder = self.task_of(name)
+            if holder is not None:
+                ours, theirs = task.definition.handler, holder.definition.handler
+                raise ConfigError(
+                    f'{ours.call}: the name "{name}" of {ours.where()}() is taken by '
+                    f'{theirs.where()}(). Give one of them another: name="..."',
+                    code="PK-305",
+                )
+        for includer in self._includers:
+            registry = includer()
+            if registry is not None:
+                registry._check_free(task)
+
+    def _add(self, task: Task[..., Any]) -> None:
+        self._by_name[task.name] = task
+        for alias in task.definition.settings.aliases:
+            self._aliases[alias] = task.name
+        for includer in self._includers:
+            registry = includer()
+            if registry is not None:
+                registry._add(task)
+
+
+def _check_where(call: str, handler: Handler, where: str) -> None:
+    if handler.is_async and where in ("thread", "process"):
+        advice = 'leave it out: a coroutine runs on the loop, only a plain function in a "{}"'
+        raise ConfigError.option(call, "where", where, advice.format(where))
+    if not handler.is_async and where == "loop":
+        advice = "use an async def: a plain function would block the loop"
+        raise ConfigError.option(call, "where", where, advice)
