@@ -1,0 +1,190 @@
+"""What a handler is told about its attempt, and how it asks whether to go on.
+
+`current_attempt()` finds it from anywhere below the handler, in its thread, its task and the tasks
+started from there. It decides nothing: how an attempt ended is told in `parkade.settling`.
+"""
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import Any
+
+from parkade.checks import check_text
+from parkade.clock import Clock
+from parkade.durations import datetime_of
+from parkade.errors import NoAttempt
+from parkade.verdicts import Cancelled
+from parkade.views import AttemptInfo
+
+__all__ = ["RUNNING", "Attempt", "current_attempt"]
+
+KEY_PART_BYTES_MAX = 200  # services that take idempotency keys cut them at 255
+_log = logging.getLogger("parkade.attempt")
+_NO_TAGS: Mapping[str, str] = {}
+
+
+class Attempt:
+    """One execution of a ticket, as its handler sees it.
+
+    `number` starts at 1 and counts the budget of `max_attempts` (None: no bound). `fence` grows
+    with every start of the ticket, for ever: pass it to systems that can refuse an older one.
+    `idempotency_key` is the same in every attempt. `tags` are the ticket's.
+    """
+
+    __slots__ = (
+        "_cancel_reason",
+        "_clock",
+        "_deadline_ms",
+        "_due_ms",
+        "_log",
+        "fence",
+        "key",
+        "last_error",
+        "max_attempts",
+        "number",
+        "tags",
+        "target",
+        "task",
+        "ticket_id",
+    )
+
+    def __init__(
+        self,
+        ticket_id: str,
+        task: str,
+        *,
+        clock: Clock,
+        number: int = 1,
+        max_attempts: int | None = None,
+        fence: int = 1,
+        due_ms: int = 0,
+        key: str | None = None,
+        target: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        last_error: AttemptInfo | None = None,
+        deadline_ms: int | None = None,
+    ) -> None:
+        """`due_ms`: the first due time, since the epoch; `deadline_ms`: on the monotonic clock."""
+        self.ticket_id = ticket_id
+        self.task = task
+        self.number = number
+        self.max_attempts = max_attempts
+        self.fence = fence
+        self.key = key
+        self.target = target
+        self.tags = _NO_TAGS if tags is None else tags
+        self.last_error = last_error
+        self._clock = clock
+        self._due_ms = due_ms
+        self._deadline_ms = deadline_ms
+        self._cancel_reason: str | None = None
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.number} of {self.task} {self.ticket_id}>"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether a failure of this attempt will be the ticket's end."""
+        return self.max_attempts is not None and self.number >= self.max_attempts
+
+    @property
+    def idempotency_key(self) -> str:
+        """For the service that is called: the same in all attempts, unique in the world."""
+        return f"pk-{self.ticket_id}"
+
+    def key_for(self, part: str) -> str:
+        """A key of the same kind for one part of the work, like `key_for("refund")`.
+
+        Raises `ConfigError` for a part that is empty or longer than 200 bytes.
+        """
+        check_text("Attempt.key_for", "part", part, bytes_max=KEY_PART_BYTES_MAX)
+        return f"pk-{self.ticket_id}-{part}"
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The time this work is for, in UTC: when it was first due, whatever retries came since."""
+        return datetime_of(self._due_ms)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether to stop: the ticket's cancel was requested, or the timeout has passed."""
+        return self._cancel_reason is not None or self._is_overdue()
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why to stop; None while there is no reason to."""
+        if self._cancel_reason is not None:
+            return self._cancel_reason
+        return "its timeout has passed" if self._is_overdue() else None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` if it is time to stop: for handlers in threads, between two steps."""
+        reason = self.cancel_reason
+        if reason is not None:
+            raise Cancelled(reason)
+
+    @property
+    def time_left(self) -> timedelta | None:
+        """What is left of the timeout, never negative; None without one."""
+        if self._deadline_ms is None:
+            return None
+        return timedelta(milliseconds=max(0, self._deadline_ms - self._clock.monotonic_ms()))
+
+    @property
+    def log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """The logger `parkade.attempt`, with ticket_id, task, attempt, key and target in each
+        record. Fields of an `extra=` of yours come on top."""
+        if self._log is None:
+            self._log = _FieldsAdapter(_log, self.log_fields())
+        return self._log
+
+    def log_fields(self) -> dict[str, object]:
+        """The fields that every log record about this attempt carries."""
+        fields: dict[str, object] = {
+            "ticket_id": self.ticket_id,
+            "task": self.task,
+            "attempt": self.number,
+        }
+        if self.key is not None:
+            fields["key"] = self.key
+        if self.target is not None:
+            fields["target"] = self.target
+        return fields
+
+    def request_cancel(self, reason: str) -> None:
+        """Set the flag that handlers look at. For the engine, from any thread; the first stays."""
+        if self._cancel_reason is None:
+            self._cancel_reason = reason
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        """Whether somebody asked; a timeout that has passed is no request."""
+        return self._cancel_reason is not None
+
+    def _is_overdue(self) -> bool:
+        return self._deadline_ms is not None and self._clock.monotonic_ms() >= self._deadline_ms
+
+
+class _FieldsAdapter(logging.LoggerAdapter[logging.Logger]):
+    """Adds the attempt's fields; before Python 3.13 the base class drops a caller's `extra`."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+# What runs here. The engine sets it in the fresh context of each attempt, and nowhere else.
+RUNNING: ContextVar[Attempt] = ContextVar("parkade_attempt")
+
+
+def current_attempt() -> Attempt:
+    """The attempt whose handler is running here. Raises `NoAttempt` outside of one."""
+    try:
+        return RUNNING.get()
+    except LookupError:
+        # From None: the lookup is an implementation detail of no use to whoever reads this.
+        raise NoAttempt() from None

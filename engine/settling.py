@@ -1,0 +1,401 @@
+"""How an attempt ended, told as an `Outcome`: the table "After an attempt" of docs/semantics.md.
+
+Runs where the handler ran, in its thread or on its loop, since policies and results are the user's
+code. What becomes of the ticket is decided by its shard; whether an attempt is left, too.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from parkade.attempt import Attempt
+from parkade.clock import Clock
+from parkade.durations import datetime_of, span_text
+from parkade.policies import RetryPolicy, StoredRetry
+from parkade.shard.commands import Outcome
+from parkade.store.record import ErrorText
+from parkade.verdicts import (
+    Ambiguous,
+    Cancelled,
+    Drop,
+    Fail,
+    RetryAfter,
+    Snooze,
+    Unsafe,
+    Verdict,
+    describe,
+)
+from parkade.views import AttemptInfo
+
+if TYPE_CHECKING:
+    from parkade.executor import Job
+
+__all__ = ["Settler", "find_verdict"]
+
+_log = logging.getLogger("parkade.attempt")
+
+FOLD_MS = 10_000
+FOLDED_KINDS_MAX = 1_024
+GROUP_LEAVES_MAX = 1_000
+# In a group the verdict that forbids most comes first; one that asks for another try counts only
+# when nothing else happened.
+_STRONGEST_FIRST = (Ambiguous, Unsafe, Fail, Cancelled, Drop)
+# They say that a thread or a loop was to stop, not that the work failed.
+_STOPS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+_ENDED_BY_CANCEL = frozenset({"transient", "failed", "snooze"})
+_LEVELS = {
+    "done": logging.DEBUG,
+    "snooze": logging.DEBUG,
+    "drop": logging.INFO,
+    "cancelled": logging.INFO,
+    "released": logging.INFO,
+}
+_WORDS = {
+    "transient": "failed",
+    "failed": "failed for good",
+    "unsafe": "failed and must not be repeated",
+    "ambiguous": "may or may not have done it",
+    "timeout": "took too long",
+    "lease": "was lost",
+    "bad_payload": "could not begin: its payload does not fit the handler",
+    "result_lost": "did its work, and the result cannot be kept",
+    "snooze": "snoozed",
+    "drop": "was dropped",
+    "cancelled": "was cancelled",
+    "released": "was given back",
+}
+
+
+class Settler:
+    """Makes outcomes. `entropy` gives random integers >= 0; a result may have `result_bytes_max`;
+    `default_retry` is the policy of tasks that bring none.
+
+    None of its methods raises, whatever the user's exceptions, policies and results do.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        entropy: Callable[[], int],
+        result_bytes_max: int,
+        default_retry: RetryPolicy,
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._result_bytes_max = result_bytes_max
+        self._default_retry = default_retry
+        self._folding = _Folding()
+
+    def policy_of(self, job: "Job") -> RetryPolicy:
+        """The policy of the code of today, with the numbers that the ticket brought."""
+        policy = job.policy
+        if policy is None:
+            policy = job.task.definition.settings.retry or self._default_retry
+            own = job.ticket.options
+            if own is not None and own.max_attempts is not None:
+                stored = StoredRetry(own.max_attempts, own.delays_ms or [], own.max_elapsed_ms)
+                policy = RetryPolicy.from_stored(stored, base=policy)
+            job.policy = policy
+        return policy
+
+    def returned(self, job: "Job", attempt: Attempt, value: Any, ran_ms: int) -> Outcome:
+        """The handler returned `value`."""
+        try:
+            result = job.task.definition.results.encode(value, bytes_max=self._result_bytes_max)
+        except BaseException as error:
+            outcome = self._unkept(job, value, error)
+        else:
+            outcome = Outcome(job.serial, job.fence, "done", result)
+        self._tell(job, outcome, ran_ms)
+        return outcome
+
+    def raised(self, job: "Job", attempt: Attempt, error: BaseException, ran_ms: int) -> Outcome:
+        """The handler raised `error`."""
+        text = _described(error)
+        try:
+            outcome = self._classified(job, attempt, error, text)
+        except BaseException as second:
+            outcome = self._broken_policy(job, second, text)
+        if attempt.is_cancel_requested and outcome.kind in _ENDED_BY_CANCEL:
+            reason = attempt.cancel_reason or ""
+            outcome = self._outcome(job, "cancelled", error=outcome.error, reason=reason)
+        self._tell(job, outcome, ran_ms)
+        return outcome
+
+    def overran(
+        self, job: "Job", timeout_ms: int, ran_ms: int, error: BaseException | None = None
+    ) -> Outcome:
+        """The handler ended, and later than it may; `error` is what it raised then."""
+        text = f"ran for {span_text(ran_ms)}, the timeout is {span_text(timeout_ms)}"
+        trace = ""
+        if error is not None and not isinstance(error, asyncio.CancelledError | Cancelled):
+            after = _described(error)
+            text = f"{text}; then {after.type}: {after.message}"
+            trace = after.traceback
+        return self._unknown(job, "timeout", ErrorText("TimeoutError", text, trace), ran_ms)
+
+    def lost(self, job: "Job", why: str) -> Outcome:
+        """Nobody will hear of the attempt again, and it had begun."""
+        return self._unknown(job, "lease", ErrorText("AttemptLost", why))
+
+    def given_back(self, job: "Job", why: str) -> Outcome:
+        """The attempt never began, for a reason that is not the ticket's."""
+        wait_ms = self._safe_wait_ms(job)
+        outcome = self._outcome(job, "released", wait_ms=wait_ms, reason=why, has_begun=False)
+        self._tell(job, outcome, 0)
+        return outcome
+
+    def withdrawn(self, job: "Job", reason: str) -> Outcome:
+        """The ticket was cancelled before the handler began."""
+        outcome = self._outcome(job, "cancelled", reason=reason, has_begun=False)
+        self._tell(job, outcome, 0)
+        return outcome
+
+    def unreadable(self, job: "Job", error: BaseException) -> Outcome:
+        """The payload does not fit the handler, which was not called."""
+        outcome = self._outcome(job, "bad_payload", error=describe(error), has_begun=False)
+        self._tell(job, outcome, 0)
+        return outcome
+
+    def not_run(self, job: "Job", error: BaseException) -> Outcome:
+        """The attempt could not be run here: no thread, no loop. It is tried again."""
+        outcome = self._transient(job, describe(error), self._safe_wait_ms(job), has_begun=False)
+        self._tell(job, outcome, 0)
+        return outcome
+
+    # ------------------------------------------------------------------------- classification
+
+    def _classified(
+        self, job: "Job", attempt: Attempt, error: BaseException, text: ErrorText
+    ) -> Outcome:
+        verdict = find_verdict(error)
+        if verdict is not None:
+            return self._judged(job, verdict, text)
+        policy = self.policy_of(job)
+        if isinstance(error, _STOPS):
+            if isinstance(error, asyncio.CancelledError) and attempt.is_cancel_requested:
+                return self._outcome(job, "cancelled", reason=attempt.cancel_reason or "")
+            return self._transient(job, text, policy.wait_ms(job.number - 1, self._entropy()))
+        wait_ms = policy.decided_wait_ms(
+            error, self._info(job, text), job.number - 1, self._entropy()
+        )
+        if wait_ms is None:
+            return self._outcome(job, "failed", error=text)
+        return self._transient(job, text, wait_ms)
+
+    def _judged(self, job: "Job", verdict: Verdict | Cancelled, text: ErrorText) -> Outcome:
+        reason = str(verdict.reason)
+        match verdict:
+            case RetryAfter():
+                return self._transient(
+                    job, text, self.policy_of(job).hinted_wait_ms(verdict.after_ms)
+                )
+            case Snooze():
+                now_ms = self._clock.now_ms()
+                wait_ms = max(0, verdict.due_ms(now_ms) - now_ms)
+                return self._outcome(job, "snooze", wait_ms=wait_ms, reason=reason)
+            case Drop():
+                return self._outcome(job, "drop", reason=reason)
+            case Cancelled():
+                return self._outcome(job, "cancelled", reason=reason)
+            case Unsafe():
+                return self._outcome(job, "unsafe", error=text)
+            case Ambiguous():
+                return self._outcome(job, "ambiguous", error=text)
+        return self._outcome(job, "failed", error=text)
+
+    def _broken_policy(self, job: "Job", error: BaseException, asked_about: ErrorText) -> Outcome:
+        """The policy's own error buries the ticket, and says what it was asked about."""
+        own = describe(error)
+        text = ErrorText(
+            own.type,
+            f"{own.message} (raised by the policy, which was asked about {asked_about.type}: "
+            f"{asked_about.message})",
+            own.traceback,
+        )
+        return self._outcome(job, "failed", error=text)
+
+    def _unkept(self, job: "Job", value: Any, error: BaseException) -> Outcome:
+        if inspect.iscoroutine(value):
+            value.close()
+            text = "the handler returned a coroutine that nobody awaits. Make it async def"
+            return self._outcome(job, "failed", error=ErrorText("TypeError", text))
+        return self._outcome(job, "result_lost", error=describe(error))
+
+    def _unknown(self, job: "Job", kind: str, text: ErrorText, ran_ms: int = 0) -> Outcome:
+        outcome = self._transient(job, text, self._safe_wait_ms(job), kind=kind)
+        self._tell(job, outcome, ran_ms)
+        return outcome
+
+    def _transient(
+        self,
+        job: "Job",
+        text: ErrorText,
+        wait_ms: int,
+        *,
+        kind: str = "transient",
+        has_begun: bool = True,
+    ) -> Outcome:
+        return self._outcome(job, kind, error=text, wait_ms=wait_ms, has_begun=has_begun)
+
+    def _outcome(
+        self,
+        job: "Job",
+        kind: str,
+        *,
+        error: ErrorText | None = None,
+        wait_ms: int = 0,
+        reason: str = "",
+        has_begun: bool = True,
+    ) -> Outcome:
+        policy = self.policy_of(job)
+        return Outcome(
+            job.serial,
+            job.fence,
+            kind,
+            error=error,
+            wait_ms=wait_ms,
+            max_attempts=policy.max_attempts,
+            max_elapsed_ms=policy.max_elapsed_ms,
+            max_snoozes=job.task.definition.settings.max_snoozes,
+            has_begun=has_begun,
+            reason=_clean(reason),
+        )
+
+    def _safe_wait_ms(self, job: "Job") -> int:
+        return self.policy_of(job).wait_ms(job.number - 1, self._entropy())
+
+    def _info(self, job: "Job", text: ErrorText) -> AttemptInfo:
+        return AttemptInfo(
+            number=job.number,
+            started_at=datetime_of(job.ticket.started_ms),
+            ended_at=datetime_of(self._clock.now_ms()),
+            fence=job.fence,
+            outcome="error",
+            error_type=text.type,
+            error=text.message,
+            traceback=text.traceback,
+        )
+
+    # -------------------------------------------------------------------------------- telling
+
+    def _tell(self, job: "Job", outcome: Outcome, ran_ms: int) -> None:
+        """One log line; the level ERROR is left to whoever buries the ticket."""
+        level = _LEVELS.get(outcome.kind, logging.WARNING)
+        try:
+            if not _log.isEnabledFor(level):
+                return
+            folded = 0
+            if level == logging.WARNING:
+                kind = (job.task.name, outcome.kind, outcome.error.type if outcome.error else "")
+                told = self._folding.take(kind, self._clock.monotonic_ms())
+                if told is None:
+                    return
+                folded = told
+            _log.log(level, "%s", _line(job, outcome, folded), extra=_fields(job, ran_ms))
+        # A filter or a handler of the application: its failure is not the ticket's.
+        except Exception:
+            return
+
+
+def _described(error: BaseException) -> ErrorText:
+    """An error as text, without the frame that called the handler: it is ours, and always the
+    same."""
+    trace = error.__traceback__
+    if trace is None or trace.tb_next is None:
+        return describe(error)
+    # Only for the time of this call: policies see the error as it was caught.
+    error.__traceback__ = trace.tb_next
+    try:
+        return describe(error)
+    finally:
+        error.__traceback__ = trace
+
+
+def find_verdict(error: BaseException) -> Verdict | Cancelled | None:
+    """The verdict in an error: itself, or one that a group of concurrent parts holds.
+
+    `asyncio.TaskGroup` wraps what its tasks raise. A part that says "this must not be repeated"
+    means it for the whole, so in a group the strongest verdict wins: Ambiguous, Unsafe, Fail,
+    Cancelled, Drop. RetryAfter and Snooze speak for a group only when they are all that is in it.
+    """
+    if isinstance(error, Verdict | Cancelled):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    leaves = list(_leaves(error))
+    for kind in _STRONGEST_FIRST:
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    if len(leaves) == 1 and isinstance(leaves[0], Verdict):
+        return leaves[0]
+    return None
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """What a group holds at the bottom, bounded: somebody may have nested it without end."""
+    waiting: list[BaseException] = [group]
+    for _ in range(GROUP_LEAVES_MAX):
+        if not waiting:
+            return
+        error = waiting.pop()
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(error.exceptions)
+        else:
+            yield error
+
+
+class _Folding:
+    """Lets one of many equal warnings through in 10 s, with the number that it stands for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str, str], tuple[int, int]] = {}  # since when, how many more
+
+    def take(self, kind: tuple[str, str, str], now_ms: int) -> int | None:
+        """How many were kept back since the last one that was let through; None: keep this back."""
+        with self._lock:
+            since_ms, kept = self._seen.get(kind, (now_ms - FOLD_MS, 0))
+            if 0 <= now_ms - since_ms < FOLD_MS:
+                self._seen[kind] = (since_ms, kept + 1)
+                return None
+            if len(self._seen) >= FOLDED_KINDS_MAX:
+                self._seen.clear()
+            self._seen[kind] = (now_ms, 0)
+            return kept
+
+
+def _line(job: "Job", outcome: Outcome, folded: int) -> str:
+    words = _WORDS.get(outcome.kind, outcome.kind)
+    line = f"{job.task.name} {job.ticket_id} attempt {job.number} {words}"
+    if outcome.error is not None:
+        line = f"{line}: {outcome.error.type}: {outcome.error.message}"
+    elif outcome.reason:
+        line = f"{line}: {outcome.reason}"
+    if outcome.wait_ms:
+        line = f"{line}; next in {span_text(outcome.wait_ms)} if one is left"
+    return f"{line} ({folded} more like it before)" if folded else line
+
+
+def _fields(job: "Job", ran_ms: int) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "ticket_id": job.ticket_id,
+        "task": job.task.name,
+        "attempt": job.number,
+        "duration_s": ran_ms / 1_000,
+    }
+    if job.ticket.key is not None:
+        fields["key"] = job.ticket.key
+    if job.ticket.target is not None:
+        fields["target"] = job.ticket.target
+    return fields
+
+
+def _clean(text: str) -> str:
+    """A text that can be stored: a lone surrogate in a reason must not cost the record."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
