@@ -116,14 +116,25 @@ class Definition:
     at the first use. Raises `ConfigError` (PK-303 for templates, PK-306 for the handler).
     """
 
-    __slots__ = ("_codecs", "_key", "_summary", "_target", "_unique", "handler", "name", "settings")
+    __slots__ = (
+        "_codecs",
+        "_constants",
+        "_key",
+        "_summary",
+        "_target",
+        "_unique",
+        "handler",
+        "name",
+        "settings",
+    )
 
     def __init__(self, name: str, handler: Handler, settings: TaskSettings) -> None:
         self.name, self.handler, self.settings = name, handler, settings
         self._key = self._template("key")
         self._unique = self._template("unique")
-        self._target = self._template("target")
-        self._summary = self._template("summary")
+        self._constants: dict[str, str] = {}
+        self._target = self._changing("target")
+        self._summary = self._changing("summary")
         self._codecs: tuple[PayloadCodec, ResultCodec] | None = None
         try:
             self._make_codecs()
@@ -170,7 +181,22 @@ class Definition:
 
     def stored(self, options: SubmitOptions) -> Options | None:
         """What a ticket with these options keeps of them, but for what templates make."""
+        if self._constants:
+            own = {
+                name: text
+                for name, text in self._constants.items()
+                if getattr(options, name) is None
+            }
+            options = msgspec.structs.replace(options, **own)
         return record_options(self.settings, options)
+
+    def _changing(self, option: str) -> Template | None:
+        """A template that is not the same for all tickets; one that is becomes a constant."""
+        template = self._template(option)
+        if template is None or not template.is_constant:
+            return template
+        self._constants[option] = template.constant()
+        return None
 
     def _template(self, option: str) -> Template | None:
         text: Any = getattr(self.settings, option)

@@ -255,9 +255,9 @@ def record_options(settings: TaskSettings, options: SubmitOptions) -> Options | 
 _NOTHING = Options()
 
 
-def check_name(call: str, option: str, name: Any) -> str:
+def check_name(call: str, option: str, value: Any) -> str:
     """A task's name: printable, no white space, not of the engine's own tasks."""
-    name = check_text(call, option, name)
+    name = check_text(call, option, value)
     if not name.isprintable() or any(char.isspace() for char in name):
         refuse(call, option, name, "a name without white space or control characters")
     if name.startswith("parkade."):

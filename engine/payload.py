@@ -69,12 +69,12 @@ class PayloadCodec:
         fields: dict[str, Any] = {}
         self._exact: dict[str, _Types] = {}
         for p in parameters:
-            hint = hints.get(p.name, Any)
+            hint: Any = hints.get(p.name, Any)
             self._exact[p.name] = None if hint is Any or hint is object else _exact_types(hint)
             if p.kind is p.VAR_POSITIONAL:
-                hint, self._exact[p.name] = list[hint], frozenset()
+                hint, self._exact[p.name] = types.GenericAlias(list, (hint,)), frozenset()
             elif p.kind is p.VAR_KEYWORD:
-                hint, self._exact[p.name] = dict[str, hint], frozenset()
+                hint, self._exact[p.name] = types.GenericAlias(dict, (str, hint)), frozenset()
             fields[p.name] = hint if p.name in self._required else NotRequired[hint]
         make: Any = TypedDict
         self._type: Any = make("Arguments", fields)
@@ -343,12 +343,13 @@ def _decode_foreign(wanted: Any, stored: Any) -> Any:
     """The inverse; what is returned unchanged, msgspec itself refuses with the field's path."""
     if not isinstance(wanted, type) or isinstance(stored, wanted):
         return stored
+    make: Any = wanted
     for base in _BASES:
         if issubclass(wanted, base) and type(stored) is base:
-            return wanted(stored)
+            return make(stored)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and issubclass(wanted, pydantic.BaseModel):
-        return wanted.model_validate(stored)
+        return make.model_validate(stored)
     return stored
 
 

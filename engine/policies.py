@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from parkade.views import AttemptInfo
 
 __all__ = [
+    "DEFAULT_POLICY",
     "GIVE_UP",
     "JITTERS",
     "Backoff",
@@ -247,7 +248,7 @@ class RetryPolicy:
         """The numbers alone, for one ticket; raises `ConfigError` (PK-107) where code is asked for:
         `decide`, `retry_on` and `give_up_on` are read from the task, and cannot be stored."""
         for name in ("retry_on", "give_up_on", "decide"):
-            if getattr(self, name) != getattr(_DEFAULT, name):
+            if getattr(self, name) != getattr(DEFAULT_POLICY, name):
                 raise ConfigError(
                     f"{call}(retry=RetryPolicy({name}=...)): a ticket stores numbers only "
                     f"(attempts, waits, max_elapsed). Give {name}= to the task's own retry="
@@ -276,7 +277,7 @@ class RetryPolicy:
 
         What cannot be stored (`retry_on`, `give_up_on`, `decide`) comes from `base`, the task's.
         """
-        base = _DEFAULT if base is None else base
+        base = DEFAULT_POLICY if base is None else base
         policy = cls.__new__(cls)
         fill(
             policy,
@@ -446,5 +447,5 @@ def _checked_rate(rate: object) -> tuple[int, int]:
 
 
 _BACKOFF = Backoff()
-_DEFAULT = RetryPolicy(backoff=_BACKOFF)
+DEFAULT_POLICY = RetryPolicy(backoff=_BACKOFF)
 _ONCE = RetryPolicy(1, backoff=_BACKOFF)

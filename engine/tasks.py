@@ -30,8 +30,11 @@ from parkade.calls import Call, Definition
 from parkade.durations import Duration
 from parkade.errors import ConfigError, EngineClosed, UnknownTask
 from parkade.handlers import Handler
-from parkade.options import NO_OPTIONS, SubmitOptions, read_options, read_settings
-from parkade.policies import Breaker, Limit, RetryPolicy
+from parkade.options import NO_OPTIONS, SubmitOptions, TaskSettings, read_options, read_settings
+from parkade.payload import PAYLOAD_BYTES_MAX
+from parkade.policies import DEFAULT_POLICY, Breaker, Limit, RetryPolicy, StoredRetry
+from parkade.store.record import Options
+from parkade.wording import shown
 
 if TYPE_CHECKING:
     from parkade.attempt import Attempt
@@ -47,6 +50,11 @@ _AUTO: Any = UNSET
 
 class Submitter(Protocol):
     """What a task needs of an engine."""
+
+    @property
+    def default_policy(self) -> RetryPolicy:
+        """The policy of tasks that have none of their own."""
+        ...
 
     def submit_call(self, call: Call[R], /) -> "Ticket[R]":
         """Make it durable, then answer with the ticket."""
@@ -78,7 +86,8 @@ class Task(Generic[P, R]):
         self._registry = registry
         self._options = options
         self._stored = definition.stored(options)
-        functools.update_wrapper(self, self._fn)
+        wrapper: Any = self
+        functools.update_wrapper(wrapper, self._fn)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -157,6 +166,67 @@ class Task(Generic[P, R]):
         """The handle of a ticket of this task, by its id, with a typed result."""
         return self._engine("ticket").ticket_of(ticket_id, self)
 
+    # ------------------------------------------------------------------- for those who run it
+
+    @property
+    def handler(self) -> Handler:
+        """The function, and what is known of it."""
+        return self.definition.handler
+
+    @property
+    def settings(self) -> TaskSettings:
+        """What the decorator set."""
+        return self.definition.settings
+
+    @property
+    def where(self) -> Literal["auto", "thread", "loop", "process"]:
+        """Where attempts are to run."""
+        return self.definition.settings.where
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """How long an attempt may run, unless the ticket says otherwise."""
+        return self.definition.settings.timeout_ms
+
+    @property
+    def max_snoozes(self) -> int:
+        """How often a ticket may snooze."""
+        return self.definition.settings.max_snoozes
+
+    @property
+    def on_crash(self) -> Literal["retry", "ambiguous"]:
+        """What a lost attempt means."""
+        return self.definition.settings.on_crash
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy of the code of today: its own, or else the engine's default."""
+        if self.definition.settings.retry is not None:
+            return self.definition.settings.retry
+        return self._registry.default_policy
+
+    def policy_for(self, stored: Options | None) -> RetryPolicy:
+        """The policy with the numbers in it that a ticket brought by `options(retry=)`."""
+        if stored is None or stored.max_attempts is None:
+            return self.policy
+        delays = stored.delays_ms or []
+        numbers = StoredRetry(stored.max_attempts, delays, stored.max_elapsed_ms)
+        return RetryPolicy.from_stored(numbers, base=self.policy)
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What to call the handler with, without the attempt. Raises `PayloadError` for a payload
+        that does not fit the annotations of today."""
+        return self.definition.payloads.decode(payload)
+
+    def encode_result(self, result: Any, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
+        """Raises `PayloadError` for a result that cannot be stored or is too large."""
+        return self.definition.results.encode(result, bytes_max=bytes_max)
+
+    def decode_result(self, encoded: bytes) -> R:
+        """Raises `PayloadError` for a result that does not fit the annotation of today."""
+        result: R = self.definition.results.decode(encoded)
+        return result
+
     def _engine(self, verb: str) -> Submitter:
         engine = self._registry.engine
         if engine is None:
@@ -221,6 +291,21 @@ class Tasks:
         self._aliases: dict[str, str] = {}
         self._includers: list[weakref.ref[Tasks]] = []
         self._owner: weakref.ref[Any] | None = None
+        self._default_policy: RetryPolicy | None = None
+
+    @property
+    def default_policy(self) -> RetryPolicy:
+        """The policy of tasks that have none of their own; an engine sets its `default_retry`."""
+        if self._default_policy is not None:
+            return self._default_policy
+        engine = self.engine
+        if engine is None or (isinstance(engine, Tasks) and engine is self):
+            return DEFAULT_POLICY
+        return engine.default_policy
+
+    @default_policy.setter
+    def default_policy(self, policy: RetryPolicy) -> None:
+        self._default_policy = policy
 
     @property
     def engine(self) -> Submitter | None:
@@ -275,7 +360,7 @@ class Tasks:
         tags: Mapping[str, str] | None = None,
         summary: str | None = None,
     ) -> TaskDecorator: ...
-    def task(self, fn: Any = None, /, **given: Any) -> Any:
+    def task(self, *fn: Any, **given: Any) -> Any:
         """Register a handler: `@engine.task`, or `@engine.task(name="billing.charge", ...)`.
 
         `key`, `unique`, `target` and `summary` are templates over the arguments, like
@@ -283,9 +368,9 @@ class Tasks:
         `ConfigError` for an option, a template, a name or a handler that cannot be right.
         """
         call = "@tasks.task" if type(self) is Tasks else "@engine.task"
-        if fn is None:
+        if not fn:
             return functools.partial(self._decorate, call, given)
-        return self._decorate(call, given, fn)
+        return self._decorate(call, given, *fn)
 
     def include(self, *tasks: "Tasks") -> None:
         """Take in other registries, with what is added to them afterwards too.
@@ -322,12 +407,12 @@ class Tasks:
         """Every registered task, in the order of registration."""
         return list(self._by_name.values())
 
-    def _decorate(self, call: str, given: Mapping[str, Any], fn: Any) -> Task[..., Any]:
+    def _decorate(self, call: str, given: Mapping[str, Any], fn: Any, *more: Any) -> Task[..., Any]:
         if isinstance(fn, Task):
             raise ConfigError(f"{call}: {fn.name} is a task already", code="PK-306")
-        if not callable(fn):
-            advice = f'{call}(name="...") takes options by name'
-            raise ConfigError(f"{call}({fn!r}): that is no function; {advice}", code="PK-306")
+        if more or not callable(fn):
+            advice = f'decorate a function, or give options by name: {call}(name="...")'
+            raise ConfigError(f"{call}({shown(fn)}): that is no function; {advice}", code="PK-306")
         settings = read_settings(call, given)
         handler = Handler(fn, call=call)
         name = settings.name or handler.default_name

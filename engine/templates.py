@@ -85,6 +85,13 @@ class Template:
         """Whether it reads no argument."""
         return not any(isinstance(part, _Field) for part in self._parts)
 
+    def constant(self) -> str:
+        """The text of a template that reads no argument; a bad one is the decorator's fault."""
+        try:
+            return self.render({}) if self._option != "summary" else self.render_summary({})
+        except PayloadError as error:
+            self._refuse(error.problem)
+
     def check_types(self, hints: Mapping[str, Any]) -> None:
         """Follow each field through the annotations, as far as they say anything."""
         for part in self._parts:
