@@ -42,11 +42,11 @@ class Job:
     """
 
     __slots__ = (
+        "_policy",
         "fence",
         "number",
         "part",
         "payload",
-        "policy",
         "serial",
         "task",
         "ticket",
@@ -72,7 +72,13 @@ class Job:
         self.payload = payload
         self.ticket = ticket
         self.ticket_id = ticket_id
-        self.policy: RetryPolicy | None = None  # once it was asked for
+        self._policy: RetryPolicy | None = None
+
+    def policy(self) -> RetryPolicy:
+        """The policy of the code of today, with the numbers that the ticket brought."""
+        if self._policy is None:
+            self._policy = self.task.policy_for(self.ticket.options)
+        return self._policy
 
 
 class _Run:
@@ -121,7 +127,6 @@ class Executor:
 
     `thread_count` bounds the threads for plain functions; they are started as they are needed.
     `entropy` gives random integers >= 0 for waits. A result may have `result_bytes_max`.
-    `default_retry` is the policy of tasks that bring none.
     """
 
     def __init__(
@@ -132,7 +137,6 @@ class Executor:
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
-        default_retry: RetryPolicy | None = None,
     ) -> None:
         self._deliver = deliver
         self._clock = clock
@@ -140,7 +144,6 @@ class Executor:
             clock=clock,
             entropy=entropy,
             result_bytes_max=result_bytes_max,
-            default_retry=RetryPolicy() if default_retry is None else default_retry,
         )
         # Whoever takes a run out of here owns its outcome: there is one.
         self._runs: dict[tuple[int, int], _Run] = {}
@@ -156,9 +159,8 @@ class Executor:
 
     def kind_of(self, task: Task[..., Any]) -> Place:
         """Where the attempts of a task run."""
-        definition = task.definition
-        where = definition.settings.where
-        is_on_loop = definition.handler.is_async if where == "auto" else where == "loop"
+        where = task.where
+        is_on_loop = task.handler.is_async if where == "auto" else where == "loop"
         return "loop" if is_on_loop else "thread"
 
     def attach_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -242,15 +244,15 @@ class Executor:
     def _prepare(self, run: _Run) -> tuple[tuple[Any, ...], dict[str, Any]] | Outcome:
         """The handler's arguments, with the attempt set up; or the outcome, if it will not run."""
         job, ticket = run.job, run.job.ticket
-        definition, options = job.task.definition, ticket.options
+        task, options = job.task, ticket.options
         if run.cancel_reason is not None:
             return self._settler.withdrawn(job, run.cancel_reason)
         try:
-            args, kwargs = definition.payloads.decode(job.payload)
+            args, kwargs = task.decode(job.payload)
         except BaseException as error:
             return self._settler.unreadable(job, error)
         run.started_ms = self._clock.monotonic_ms()
-        run.timeout_ms = definition.settings.timeout_ms
+        run.timeout_ms = task.timeout_ms
         if options is not None and options.timeout_ms is not None:
             run.timeout_ms = options.timeout_ms
         if run.timeout_ms is not None:
@@ -260,7 +262,7 @@ class Executor:
             ticket.task,
             clock=self._clock,
             number=job.number,
-            max_attempts=self._settler.policy_of(job).max_attempts,
+            max_attempts=job.policy().max_attempts,
             fence=job.fence,
             due_ms=ticket.first_due_ms,
             key=ticket.key,
@@ -273,7 +275,7 @@ class Executor:
         if run.cancel_reason is not None:
             attempt.request_cancel(run.cancel_reason)
         RUNNING.set(attempt)
-        if definition.handler.takes_attempt:
+        if task.handler.takes_attempt:
             return (attempt, *args), kwargs
         return args, kwargs
 
@@ -331,7 +333,7 @@ class Executor:
         args, kwargs = prepared
         # Caught where it is called: an error of the call itself has no frame of the handler's.
         try:
-            value = run.job.task.definition.handler.fn(*args, **kwargs)
+            value = run.job.task.handler.fn(*args, **kwargs)
         except BaseException as error:
             return self._ended(run, None, error)
         return self._ended(run, value, None)
@@ -394,7 +396,7 @@ class Executor:
         if run.timeout_ms is not None:
             self._set_timer(side, run)
         try:
-            value = await run.job.task.definition.handler.fn(*args, **kwargs)
+            value = await run.job.task.handler.fn(*args, **kwargs)
         except GeneratorExit:
             # Nobody will step this task again: its loop has gone, or somebody closed it.
             self._finish_here(side, run, self._settler.lost(run.job, "its task was destroyed"))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from parkade.attempt import Attempt
 from parkade.clock import Clock
 from parkade.durations import datetime_of, span_text
-from parkade.policies import RetryPolicy, StoredRetry
 from parkade.shard.commands import Outcome
 from parkade.store.record import ErrorText
 from parkade.verdicts import (
@@ -43,8 +42,6 @@ GROUP_LEAVES_MAX = 1_000
 # In a group the verdict that forbids most comes first; one that asks for another try counts only
 # when nothing else happened.
 _STRONGEST_FIRST = (Ambiguous, Unsafe, Fail, Cancelled, Drop)
-# They say that a thread or a loop was to stop, not that the work failed.
-_STOPS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 _ENDED_BY_CANCEL = frozenset({"transient", "failed", "snooze"})
 _LEVELS = {
     "done": logging.DEBUG,
@@ -70,8 +67,7 @@ _WORDS = {
 
 
 class Settler:
-    """Makes outcomes. `entropy` gives random integers >= 0; a result may have `result_bytes_max`;
-    `default_retry` is the policy of tasks that bring none.
+    """Makes outcomes. `entropy` gives random integers >= 0; a result may have `result_bytes_max`.
 
     None of its methods raises, whatever the user's exceptions, policies and results do.
     """
@@ -82,30 +78,16 @@ class Settler:
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
-        default_retry: RetryPolicy,
     ) -> None:
         self._clock = clock
         self._entropy = entropy
         self._result_bytes_max = result_bytes_max
-        self._default_retry = default_retry
         self._folding = _Folding()
-
-    def policy_of(self, job: "Job") -> RetryPolicy:
-        """The policy of the code of today, with the numbers that the ticket brought."""
-        policy = job.policy
-        if policy is None:
-            policy = job.task.definition.settings.retry or self._default_retry
-            own = job.ticket.options
-            if own is not None and own.max_attempts is not None:
-                stored = StoredRetry(own.max_attempts, own.delays_ms or [], own.max_elapsed_ms)
-                policy = RetryPolicy.from_stored(stored, base=policy)
-            job.policy = policy
-        return policy
 
     def returned(self, job: "Job", attempt: Attempt, value: Any, ran_ms: int) -> Outcome:
         """The handler returned `value`."""
         try:
-            result = job.task.definition.results.encode(value, bytes_max=self._result_bytes_max)
+            result = job.task.encode_result(value, bytes_max=self._result_bytes_max)
         except BaseException as error:
             outcome = self._unkept(job, value, error)
         else:
@@ -175,12 +157,9 @@ class Settler:
         verdict = find_verdict(error)
         if verdict is not None:
             return self._judged(job, verdict, text)
-        policy = self.policy_of(job)
-        if isinstance(error, _STOPS):
-            if isinstance(error, asyncio.CancelledError) and attempt.is_cancel_requested:
-                return self._outcome(job, "cancelled", reason=attempt.cancel_reason or "")
-            return self._transient(job, text, policy.wait_ms(job.number - 1, self._entropy()))
-        wait_ms = policy.decided_wait_ms(
+        if isinstance(error, asyncio.CancelledError) and attempt.is_cancel_requested:
+            return self._outcome(job, "cancelled", reason=attempt.cancel_reason or "")
+        wait_ms = job.policy().decided_wait_ms(
             error, self._info(job, text), job.number - 1, self._entropy()
         )
         if wait_ms is None:
@@ -191,9 +170,7 @@ class Settler:
         reason = str(verdict.reason)
         match verdict:
             case RetryAfter():
-                return self._transient(
-                    job, text, self.policy_of(job).hinted_wait_ms(verdict.after_ms)
-                )
+                return self._transient(job, text, job.policy().hinted_wait_ms(verdict.after_ms))
             case Snooze():
                 now_ms = self._clock.now_ms()
                 wait_ms = max(0, verdict.due_ms(now_ms) - now_ms)
@@ -252,7 +229,7 @@ class Settler:
         reason: str = "",
         has_begun: bool = True,
     ) -> Outcome:
-        policy = self.policy_of(job)
+        policy = job.policy()
         return Outcome(
             job.serial,
             job.fence,
@@ -261,13 +238,13 @@ class Settler:
             wait_ms=wait_ms,
             max_attempts=policy.max_attempts,
             max_elapsed_ms=policy.max_elapsed_ms,
-            max_snoozes=job.task.definition.settings.max_snoozes,
+            max_snoozes=job.task.max_snoozes,
             has_begun=has_begun,
             reason=_clean(reason),
         )
 
     def _safe_wait_ms(self, job: "Job") -> int:
-        return self.policy_of(job).wait_ms(job.number - 1, self._entropy())
+        return job.policy().wait_ms(job.number - 1, self._entropy())
 
     def _info(self, job: "Job", text: ErrorText) -> AttemptInfo:
         return AttemptInfo(
