@@ -1,0 +1,224 @@
+"""The LMDB environment of a store: its tables, how it is opened and grows, what its errors mean.
+
+The file format is the one of LMDB 0.9, whatever the library could write, and the map is never
+writable: a full disk then is an error, not a signal.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import lmdb
+
+from parkade.store.errors import Damage, ReadFailed
+
+__all__ = [
+    "INDEX_SERIAL_BYTES",
+    "Gate",
+    "Tables",
+    "file_bytes",
+    "fill_up",
+    "open_environment",
+    "open_tables",
+    "reading",
+    "used_bytes",
+]
+
+DATA_FILE = "data.mdb"
+READERS_MAX = 126
+TABLES_MAX = 32  # room for tables of later formats
+INDEX_SERIAL_BYTES = 8
+# Before version 3 of the binding there is the 0.9 format alone, and no such option.
+_PINNED: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
+
+
+class Tables(NamedTuple):
+    """The named databases; a field's name is the database's."""
+
+    heads: lmdb._Database
+    bodies: lmdb._Database
+    history: lmdb._Database
+    agenda: lmdb._Database
+    lanes: lmdb._Database
+    waits: lmdb._Database
+    lane_names: lmdb._Database
+    outbox: lmdb._Database
+    uniques: lmdb._Database
+    unique_ends: lmdb._Database
+    indexes: lmdb._Database
+    ended: lmdb._Database
+    meta: lmdb._Database
+
+
+def open_environment(
+    directory: str,
+    *,
+    map_bytes: int,
+    is_new: bool = False,
+    is_readonly: bool = False,
+    has_lock: bool = True,
+    sync: bool = True,
+) -> lmdb.Environment:
+    """Open the environment, with room for what is there. Raises `Damage`, `ReadFailed`.
+
+    A missing data file is damage unless `is_new`.
+    """
+    path = f"{directory}/{DATA_FILE}"
+    size = file_bytes(path)
+    if not size and not is_new:
+        raise Damage(path, 0, "the file is missing or empty: restore it from a backup")
+    with reading(path):
+        environment = lmdb.open(
+            directory,
+            map_size=max(map_bytes, _page_up(size * 4 // 3)),
+            readonly=is_readonly,
+            create=is_new,
+            mode=0o600,
+            readahead=False,  # reads are of single pages, and the map may exceed memory
+            max_readers=READERS_MAX,
+            max_dbs=TABLES_MAX,
+            max_spare_txns=2,
+            lock=has_lock,
+            sync=sync,
+            metasync=sync,
+            **_PINNED,
+        )
+    try:
+        _guard_end(environment, path, size, is_readonly=is_readonly)
+        if not is_readonly:
+            environment.reader_check()
+    except BaseException:
+        environment.close()
+        raise
+    return environment
+
+
+def open_tables(environment: lmdb.Environment, path: str, *, is_new: bool) -> Tables:
+    """All tables; those that are missing are made if `is_new`, else they are damage."""
+    names = Tables._fields
+    with reading(path):
+        try:
+            return Tables._make(
+                environment.open_db(
+                    name.encode(),
+                    create=is_new,
+                    dupsort=name == "indexes",
+                    dupfixed=name == "indexes",
+                )
+                for name in names
+            )
+        except lmdb.NotFoundError as error:
+            raise Damage(path, 0, f"a table is missing ({error})") from error
+        except lmdb.IncompatibleError as error:
+            raise Damage(path, 0, f"a table is of another kind ({error})") from error
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turns what LMDB raises while reading into `Damage` or `ReadFailed`."""
+    try:
+        yield
+    except (
+        lmdb.CorruptedError,
+        lmdb.PageNotFoundError,
+        lmdb.InvalidError,
+        lmdb.VersionMismatchError,
+        lmdb.PanicError,
+    ) as error:
+        raise Damage(path, 0, str(error)) from error
+    except lmdb.Error as error:
+        code = error.code if error.code > 0 else errno.EIO
+        raise ReadFailed(path, code, str(error)) from error
+
+
+def used_bytes(environment: lmdb.Environment) -> int:
+    """Up to where the file has been used; what was freed since is part of it."""
+    return (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+
+
+def fill_up(environment: lmdb.Environment, path: str) -> None:
+    """Make the file as long as its pages: LMDB leaves out those it took and freed at once, and a
+    file that is shorter could not be told from one that lost its end."""
+    size, need = file_bytes(path), used_bytes(environment)
+    if size < need:
+        os.truncate(path, need)
+
+
+def _guard_end(environment: lmdb.Environment, path: str, size: int, *, is_readonly: bool) -> None:
+    """A page past the end of the file would kill whoever reads it; one of zeros is an error.
+
+    A reader beside the owner may meet the moment before the owner fills the file up.
+    """
+    if not is_readonly:
+        if size:
+            fill_up(environment, path)
+        return
+    for _ in range(3):
+        short = used_bytes(environment) - file_bytes(path)
+        if short <= 0:
+            return
+        threading.Event().wait(0.01)
+    raise Damage(path, file_bytes(path), f"the file is {short} bytes too short")
+
+
+def file_bytes(path: str) -> int:
+    """How long a file is, 0 when it is missing."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise ReadFailed(path, error.errno or errno.EIO) from error
+
+
+def _page_up(count: int) -> int:
+    return -(-count // 65_536) * 65_536
+
+
+class Gate:
+    """Lets readers in, unless somebody wants them all out.
+
+    Growing the map pulls it away from under whoever reads, so the writer shuts the gate first. A
+    thread must not enter twice: shut in between, it waits for itself until the writer gives up.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_shut = False
+
+    @property
+    def inside(self) -> int:
+        """How many readers there are."""
+        return self._inside
+
+    def enter(self) -> None:
+        with self._changed:
+            while self._is_shut:
+                self._changed.wait()
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def shut(self, timeout_ms: int) -> bool:
+        """Keep readers out and wait for those inside; False, and open again, when they stay."""
+        with self._changed:
+            self._is_shut = True
+            is_empty = self._changed.wait_for(lambda: self._inside == 0, timeout_ms / 1000)
+            if not is_empty:
+                self._reopen()
+            return is_empty
+
+    def open(self) -> None:
+        with self._changed:
+            self._reopen()
+
+    def _reopen(self) -> None:
+        self._is_shut = False
+        self._changed.notify_all()

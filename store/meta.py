@@ -1,0 +1,85 @@
+"""The rows of table `meta`: whose store this is, which state it is, and what is counted in it."""
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+__all__ = [
+    "COUNTERS",
+    "FORMAT",
+    "IDENTITY",
+    "LANE_ROWS",
+    "MAGIC",
+    "STATE",
+    "State",
+    "decode_counters",
+    "decode_lane_rows",
+    "encode_counters",
+    "encode_lane_rows",
+    "pack_identity",
+    "unpack_identity",
+]
+
+FORMAT = 1
+MAGIC = b"parkstor"
+IDENTITY, STATE, COUNTERS, LANE_ROWS = b"identity", b"state", b"counters", b"lane_rows"
+
+_IDENTITY = struct.Struct(">8sI5sI")
+_STATE = struct.Struct(">5Q")
+
+
+class Identity(NamedTuple):
+    magic: bytes
+    format: int
+    salt: bytes
+    shard: int
+
+
+class State(NamedTuple):
+    """`file_bytes`: how long the file was when the transaction that wrote this began."""
+
+    lsn: int = 0
+    epoch: int = 0
+    settled_ms: int = 0
+    next_blob: int = 1
+    file_bytes: int = 0
+
+    def pack(self) -> bytes:
+        return _STATE.pack(*self)
+
+    @classmethod
+    def unpack(cls, row: bytes) -> "State":
+        return cls._make(_STATE.unpack(row))
+
+
+def pack_identity(salt: bytes, shard: int) -> bytes:
+    return _IDENTITY.pack(MAGIC, FORMAT, salt, shard)
+
+
+def unpack_identity(row: bytes) -> Identity:
+    """Reads what every format has in common; a later one may append to it."""
+    return Identity._make(_IDENTITY.unpack_from(row))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_counters = msgspec.msgpack.Decoder(list[tuple[str, int, int]]).decode
+_lane_rows = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+
+
+def encode_counters(counters: dict[tuple[str, int], int]) -> bytes:
+    """Tickets by (task, state); what is 0 is left out."""
+    return _encode([(task, state, n) for (task, state), n in sorted(counters.items()) if n])
+
+
+def decode_counters(row: bytes) -> dict[tuple[str, int], int]:
+    return {(task, state): count for task, state, count in _counters(row)}
+
+
+def encode_lane_rows(lane_rows: dict[int, int]) -> bytes:
+    """Rows in table `lanes` by lane number; what is 0 is left out."""
+    return _encode([(lane, count) for lane, count in sorted(lane_rows.items()) if count])
+
+
+def decode_lane_rows(row: bytes) -> dict[int, int]:
+    return dict(_lane_rows(row))

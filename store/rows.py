@@ -1,0 +1,56 @@
+"""Rows of the store: keys in order, values that end in a crc32 over key and value. No LMDB here."""
+
+import struct
+from collections.abc import Iterable
+from itertools import chain
+from zlib import crc32
+
+from parkade.store.errors import StoreError
+
+__all__ = ["CRC_BYTES", "RowDamaged", "pack_serials", "seal", "seal_all", "unseal"]
+
+CRC_BYTES = 4
+_KEY = struct.Struct("8s")
+
+
+class RowDamaged(StoreError):
+    """A row of the store fails its crc: one ticket is lost to it, and no other.
+
+    `serial` is the ticket's, None where the row does not tell (a unique name).
+    """
+
+    def __init__(self, path: str, table: str, key: bytes, serial: int | None) -> None:
+        super().__init__(
+            f"{path}: row {key.hex()} of table {table} fails its checksum; restore the ticket from "
+            f"a backup, or drop it"
+        )
+        self.path = path
+        self.table = table
+        self.key = key
+        self.serial = serial
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """What is stored under `key`: the value and a crc32 that covers both."""
+    return value + crc32(value, crc32(key)).to_bytes(4, "big")
+
+
+def seal_all(keys: Iterable[bytes], values: Iterable[bytes]) -> list[bytes]:
+    return [
+        value + crc32(value, crc32(key)).to_bytes(4, "big")
+        for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:
+    """The value, or None when it or its key are not what was written."""
+    value = bytes(stored[:-CRC_BYTES])
+    if crc32(value, crc32(key)) != int.from_bytes(stored[-CRC_BYTES:], "big"):
+        return None
+    return value
+
+
+def pack_serials(serials: list[int]) -> list[bytes]:
+    """The keys of tickets: 8 bytes, big-endian."""
+    packed = struct.pack(f">{len(serials)}Q", *serials)
+    return list(chain.from_iterable(_KEY.iter_unpack(packed)))

@@ -1,0 +1,280 @@
+"""What the store holds at one LSN: heads, bodies, sweeps, pages of listings. Changes nothing.
+
+A snapshot is short: while it is open the store cannot reuse the pages it sees, and cannot grow.
+Everything it returns is a copy and outlives it.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from lmdb import Transaction, _Database
+
+from parkade.store.entry import Position
+from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
+from parkade.store.errors import Damage
+from parkade.store.meta import (
+    COUNTERS,
+    LANE_ROWS,
+    STATE,
+    State,
+    decode_counters,
+    decode_lane_rows,
+)
+from parkade.store.rows import RowDamaged, pack_serials, unseal
+from parkade.store.sweep import AgendaReader, Sweep
+from parkade.store.writer import CLAIM_BYTES, unpack_stamps
+
+__all__ = ["Body", "LaneRow", "Rows", "Snapshot"]
+
+_LANE_KEY = struct.Struct(">IQQ")
+
+
+class Body(NamedTuple):
+    """`kind`: the byte that says what it is, as whoever wrote it chose."""
+
+    kind: int
+    content: bytes
+
+
+class Rows(NamedTuple):
+    """Rows by serial. Serials that are in neither are not in the store."""
+
+    found: dict[int, bytes]
+    damaged: list[int]
+
+
+class LaneRow(NamedTuple):
+    first_due_ms: int
+    serial: int
+    due_ms: int
+
+
+class Snapshot:
+    """Reads one state of the store. Made by `ParkedReader.snapshot` and used by one thread."""
+
+    def __init__(
+        self,
+        transaction: "Transaction[memoryview]",
+        tables: Tables,
+        path: str,
+        on_spent: Callable[[bytes], None] | None,
+    ) -> None:
+        self.transaction = transaction
+        self.tables = tables
+        self.path = path
+        self._on_spent = on_spent
+        self._agenda = AgendaReader(transaction, tables.agenda, path)
+        self._state: State | None = None
+
+    @property
+    def lsn(self) -> int:
+        """The LSN whose state this is."""
+        return self.state().lsn
+
+    def state(self) -> State:
+        """LSN, epoch and settled time as committed. Raises `Damage`."""
+        if self._state is None:
+            self._state = State.unpack(self._meta_row(STATE))
+        return self._state
+
+    def counters(self) -> dict[tuple[str, int], int]:
+        """Tickets by (task, state). Raises `Damage`."""
+        return decode_counters(self._meta_row(COUNTERS))
+
+    def lane_row_counts(self) -> dict[int, int]:
+        """How many rows of table `lanes` each lane has. Raises `Damage`."""
+        return decode_lane_rows(self._meta_row(LANE_ROWS))
+
+    def lane_names(self) -> dict[int, bytes]:
+        """Every lane number that was ever given, and its name. Raises `Damage`."""
+        names = {}
+        for key, stored in self.transaction.cursor(self.tables.lane_names):
+            name = unseal(key, stored)
+            if name is None:
+                raise self._damage("lane_names", bytes(key))
+            names[int.from_bytes(key, "big")] = name
+        return names
+
+    def head(self, serial: int) -> bytes | None:
+        """None: no such ticket. Raises `RowDamaged`."""
+        return self._row("heads", self.tables.heads, serial)
+
+    def heads(self, serials: Iterable[int]) -> Rows:
+        """Many heads in one go, in any order; those that are damaged do not hide the others."""
+        return self._rows(self.tables.heads, serials)
+
+    def body(self, serial: int) -> Body | None:
+        """Payload or result. Raises `RowDamaged`."""
+        row = self._row("bodies", self.tables.bodies, serial)
+        return None if row is None else Body(row[0], row[1:])
+
+    def bodies(self, serials: Iterable[int]) -> Rows:
+        """Like `heads`; a body's first byte is its kind."""
+        return self._rows(self.tables.bodies, serials)
+
+    def history(self, serial: int) -> list[tuple[int, bytes]]:
+        """(fence, row) of each attempt, oldest first. Raises `RowDamaged`."""
+        prefix = serial.to_bytes(8, "big")
+        rows = []
+        cursor = self.transaction.cursor(self.tables.history)
+        if cursor.set_range(prefix):
+            for key, stored in cursor.iternext():
+                if bytes(key[:8]) != prefix:
+                    break
+                row = unseal(key, stored)
+                if row is None:
+                    raise RowDamaged(self.path, "history", bytes(key), serial)
+                rows.append((int.from_bytes(key[8:], "big"), row))
+        return rows
+
+    def unique(self, name: bytes) -> bytes | None:
+        """The row of a 16-byte unique name, also when its time is over. Raises `RowDamaged`."""
+        stored = self.transaction.get(name, db=self.tables.uniques)
+        if stored is None:
+            return None
+        row = unseal(name, stored)
+        if row is None:
+            raise RowDamaged(self.path, "uniques", name, None)
+        return row[CLAIM_BYTES:]
+
+    def page(
+        self,
+        prefix: bytes,
+        *,
+        limit: int,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[int]:
+        """Serials under an index prefix: newest first, from below `before`; or, with `after`,
+        oldest first from above it."""
+        cursor = self.transaction.cursor(self.tables.indexes)
+        if after is not None:
+            start = (after + 1).to_bytes(INDEX_SERIAL_BYTES, "big")
+            if not cursor.set_range_dup(prefix, start):
+                return []
+            found = zip(range(limit), cursor.iternext_dup(), strict=False)
+            return [int.from_bytes(serial, "big") for _, serial in found]
+        if not cursor.set_key(prefix):
+            return []
+        end = None if before is None else before.to_bytes(INDEX_SERIAL_BYTES, "big")
+        if end is None or not cursor.set_range_dup(prefix, end):
+            cursor.set_key(prefix)
+            cursor.last_dup()
+        elif not cursor.prev_dup():
+            return []
+        back = zip(range(limit), cursor.iterprev_dup(), strict=False)
+        return [int.from_bytes(serial, "big") for _, serial in back]
+
+    def sweep(self, after: Position, until_ms: int, limit: int) -> Sweep:
+        """See `AgendaReader.sweep`. Raises `Damage`."""
+        return self._agenda.sweep(after, until_ms, limit)
+
+    def first_position(self, after: Position) -> Position | None:
+        """The earliest position of the agenda after `after`; it may have to sort a whole bucket
+        that is not split yet. Raises `Damage`."""
+        return self._agenda.first_position(after)
+
+    def lane_rows(
+        self, lane_number: int, *, limit: int, after: tuple[int, int] | None = None
+    ) -> list[LaneRow]:
+        """Rows of a lane in order, from past `after`, a (first due, serial). Raises `Damage`."""
+        prefix = lane_number.to_bytes(4, "big")
+        start = prefix if after is None else _LANE_KEY.pack(lane_number, *after) + b"\0"
+        rows: list[LaneRow] = []
+        cursor = self.transaction.cursor(self.tables.lanes)
+        if not cursor.set_range(start):
+            return rows
+        for key, stored in cursor.iternext():
+            if len(rows) >= limit or bytes(key[:4]) != prefix:
+                break
+            due = unseal(key, stored)
+            if due is None:
+                raise self._damage("lanes", bytes(key))
+            _, first_due_ms, serial = _LANE_KEY.unpack(key)
+            rows.append(LaneRow(first_due_ms, serial, int.from_bytes(due, "big")))
+        return rows
+
+    def ended(self, state: int, task_digest: bytes, *, before_ms: int, limit: int) -> list[int]:
+        """Tickets of a task that ended in `state` before a time and are still there, those that
+        ended first coming first. Raises `Damage`."""
+        prefix = bytes([state]) + task_digest
+        cursor = self.transaction.cursor(self.tables.ended)
+        found: list[int] = []
+        bucket: list[tuple[int, int]] = []
+        bucket_key = b""
+        if cursor.set_range(prefix):
+            for key, stored in cursor.iternext():
+                if bytes(key[:17]) != bucket_key:
+                    found += self._present(bucket, before_ms)
+                    start_ms = int.from_bytes(key[9:17], "big")
+                    is_past = bytes(key[:9]) != prefix or start_ms >= before_ms
+                    bucket, bucket_key = [], bytes(key[:17])
+                    if is_past or len(found) >= limit:
+                        break
+                bucket += self._ended_blob(bytes(key), stored)
+        found += self._present(bucket, before_ms)
+        return found[:limit]
+
+    def outbox(self, *, after: bytes = b"", limit: int) -> list[tuple[bytes, bytes]]:
+        """Rows of the outbox in order of their keys. Raises `Damage`."""
+        rows: list[tuple[bytes, bytes]] = []
+        cursor = self.transaction.cursor(self.tables.outbox)
+        if cursor.set_range(after + b"\0"):
+            for key, stored in cursor.iternext():
+                if len(rows) >= limit:
+                    break
+                row = unseal(key, stored)
+                if row is None:
+                    raise self._damage("outbox", bytes(key))
+                rows.append((bytes(key), row))
+        return rows
+
+    def _ended_blob(self, key: bytes, stored: memoryview) -> list[tuple[int, int]]:
+        """(finished, serial) of those tickets of a blob that are still there. A blob without any
+        is reported, so that the writer drops it: nobody else knows when its last one went."""
+        content = unseal(key, stored)
+        if content is None:
+            raise self._damage("ended", key)
+        stamps = unpack_stamps(content)
+        heads = self.transaction.cursor(self.tables.heads)
+        present = [stamp for stamp in stamps if heads.set_key(stamp[1].to_bytes(8, "big"))]
+        if not present and self._on_spent is not None:
+            self._on_spent(key)
+        return present
+
+    def _present(self, stamps: list[tuple[int, int]], before_ms: int) -> list[int]:
+        return [serial for finished_ms, serial in sorted(stamps) if finished_ms < before_ms]
+
+    def _row(self, name: str, table: _Database, serial: int) -> bytes | None:
+        key = serial.to_bytes(8, "big")
+        stored = self.transaction.get(key, db=table)
+        if stored is None:
+            return None
+        row = unseal(key, stored)
+        if row is None:
+            raise RowDamaged(self.path, name, key, serial)
+        return row
+
+    def _rows(self, table: _Database, serials: Iterable[int]) -> Rows:
+        found: dict[int, bytes] = {}
+        damaged = []
+        cursor = self.transaction.cursor(table)
+        for key, stored in cursor.getmulti(pack_serials(sorted(set(serials)))):
+            row = unseal(key, stored)
+            serial = int.from_bytes(key, "big")
+            if row is None:
+                damaged.append(serial)
+            else:
+                found[serial] = row
+        return Rows(found, damaged)
+
+    def _meta_row(self, key: bytes) -> bytes:
+        stored = self.transaction.get(key, db=self.tables.meta)
+        row = None if stored is None else unseal(key, stored)
+        if row is None:
+            raise self._damage("meta", key)
+        return row
+
+    def _damage(self, table: str, key: bytes) -> Damage:
+        return Damage(self.path, 0, f"row {key.hex()} of table {table} is missing or damaged")

@@ -1,0 +1,173 @@
+"""Spare segments: full-size files that wait to be written, so that no append ever needs space.
+
+A spare is named only once its bytes are written and durable; what it holds is of no account, for
+a new salt makes everything in it invalid.
+"""
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parkade.store.disk import Disk, Handle
+from parkade.store.errors import NoRoom, WriteFailed
+from parkade.store.frame import HEAD_BYTES, frame_bytes
+from parkade.store.segment import HEADER_BYTES
+
+SUFFIX = ".spare"
+UNFINISHED_SUFFIX = ".spare.new"
+SIZE_BYTES_MIN = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """How large the files of a journal are, in bytes.
+
+    `frame_bytes_max` is the body of the largest turn that room is held for unless the caller
+    names another; a segment holds two of them and `reserve_bytes`, what outcomes may use when no
+    spare can be had. `spares_max` is how many recycled files are kept.
+    """
+
+    segment_bytes_first: int = 1 << 20
+    segment_bytes_max: int = 64 << 20
+    frame_bytes_max: int = 384 << 10
+    reserve_bytes: int = 128 << 10
+    spares_max: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.segment_bytes_first <= self.segment_bytes_max < 1 << 32:
+            raise ValueError("a segment has between 1 byte and 4 GiB, the first no more than any")
+        if self.frame_bytes_max < 1 or self.reserve_bytes < 0 or self.spares_max < 1:
+            raise ValueError("frame_bytes_max and spares_max are at least 1, reserve_bytes 0")
+
+    def segment_bytes(self, wanted: int, body_bytes: int) -> int:
+        """The size of a new segment: `wanted` in the bounds, and room for two such frames."""
+        needed = 2 * frame_bytes(body_bytes) + self.reserve_bytes + HEADER_BYTES + HEAD_BYTES
+        return max(needed, min(wanted, self.segment_bytes_max))
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A file ready to become a segment."""
+
+    path: str
+    size_bytes: int
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Whether such a frame fits, and a covering frame behind it."""
+        return HEADER_BYTES + frame_bytes(body_bytes) + HEAD_BYTES <= self.size_bytes
+
+
+class SparePool:
+    """The spares of one journal. `prepare` may run on another thread than the rest."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        sizing: Sizing,
+        entropy: Callable[[int], bytes],
+        sync_directory: Callable[[], None],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._sizing = sizing
+        self._entropy = entropy
+        self._sync_directory = sync_directory
+        self._spares: list[Spare] = []
+        self.next_bytes = sizing.segment_bytes_first
+
+    def __len__(self) -> int:
+        return len(self._spares)
+
+    def find(self) -> None:
+        """Takes in the spares that an earlier life left, removes half-made ones. OSError."""
+        for name in self._disk.listdir(self._directory):
+            path = f"{self._directory}/{name}"
+            if name.endswith(UNFINISHED_SUFFIX):
+                self._disk.unlink(path)
+            elif name.endswith(SUFFIX):
+                size = self._disk.stat(path).size_bytes
+                if len(self._spares) < self._sizing.spares_max and size >= HEADER_BYTES:
+                    self._spares.append(Spare(path, size))
+                    self.next_bytes = max(self.next_bytes, size)
+                else:
+                    self._disk.unlink(path)
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Whether some spare takes such a frame."""
+        return any(spare.has_room(body_bytes) for spare in self._spares)
+
+    def room_bytes(self) -> int:
+        """The size of the largest spare, 0 without one."""
+        return max((spare.size_bytes for spare in self._spares), default=0)
+
+    def take(self, body_bytes: int) -> Spare | None:
+        """The smallest spare that takes such a frame, no longer in the pool."""
+        fitting = [spare for spare in self._spares if spare.has_room(body_bytes)]
+        if not fitting:
+            return None
+        spare = min(fitting, key=lambda each: each.size_bytes)
+        self._spares.remove(spare)
+        return spare
+
+    def prepare(self, body_bytes: int) -> None:
+        """Makes a spare for two such frames unless one is there.
+
+        Raises NoRoom, or WriteFailed for any other refusal; the pool is as it was then.
+        """
+        size = self._sizing.segment_bytes(self.next_bytes, body_bytes)
+        least = self._sizing.segment_bytes(0, body_bytes)
+        if any(spare.size_bytes >= least for spare in self._spares):
+            return
+        spare = self.allocate(size)
+        self.next_bytes = min(2 * spare.size_bytes, self._sizing.segment_bytes_max)
+        self._spares.append(spare)
+
+    def allocate(self, size_bytes: int) -> Spare:
+        """Makes a file of written zeros, durable with its name. NoRoom or WriteFailed."""
+        stem = f"{self._directory}/{self._entropy(8).hex()}"
+        path, unfinished = stem + SUFFIX, stem + UNFINISHED_SUFFIX
+        try:
+            handle = self._disk.open(unfinished, create=True)
+            try:
+                self._fill(handle, size_bytes)
+            finally:
+                self._disk.close(handle)
+            self._disk.rename(unfinished, path)
+            self._sync_directory()
+        except OSError as error:
+            self._give_up(path, unfinished)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise NoRoom(self._directory, size_bytes) from error
+            raise WriteFailed(unfinished, error.errno or 0) from error
+        return Spare(path, size_bytes)
+
+    def _fill(self, handle: Handle, size_bytes: int) -> None:
+        self._disk.preallocate(handle, size_bytes)
+        self._disk.fdatasync(handle)
+
+    def _give_up(self, *paths: str) -> None:
+        for path in paths:
+            try:
+                self._disk.unlink(path)
+            except OSError:
+                # What cannot be removed now is no segment, and is removed at the next open.
+                continue
+
+    def retire(self, path: str, size_bytes: int) -> Spare | None:
+        """Takes the name of a segment away, and gives the spare that its file became, if it did.
+
+        The spare is to be put back with `put` once the directory is synced: until then a power
+        cut may bring the segment back, whole. Raises OSError.
+        """
+        worth = size_bytes >= self._sizing.segment_bytes(0, self._sizing.frame_bytes_max)
+        if not worth or len(self._spares) >= self._sizing.spares_max:
+            self._disk.unlink(path)
+            return None
+        spare = Spare(f"{self._directory}/{self._entropy(8).hex()}{SUFFIX}", size_bytes)
+        self._disk.rename(path, spare.path)
+        return spare
+
+    def put(self, spare: Spare) -> None:
+        """Adds a spare whose name is durable."""
+        self._spares.append(spare)

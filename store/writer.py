@@ -1,0 +1,342 @@
+"""One batch, written into one transaction: every table of the store, in order of keys.
+
+Nothing here commits or counts on the commit: what the store keeps in memory of its own state goes
+in and comes out as values, so a transaction that fails leaves no trace.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lmdb import Transaction, _Database
+
+from parkade.store.agenda import AgendaWriter, Upkeep
+from parkade.store.batch import Batch
+from parkade.store.entry import EXPIRY
+from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
+from parkade.store.meta import (
+    COUNTERS,
+    LANE_ROWS,
+    STATE,
+    State,
+    encode_counters,
+    encode_lane_rows,
+)
+from parkade.store.rows import pack_serials, seal, seal_all, unseal
+
+__all__ = [
+    "CLAIM_BYTES",
+    "CLAIM_ENDS_MAX",
+    "ENDED_BITS",
+    "REFINE_ENTRIES",
+    "TIDY_ENTRIES",
+    "Written",
+    "claim_until_ms",
+    "lane_key",
+    "unpack_stamps",
+    "write_batch",
+]
+
+REFINE_ENTRIES = 65_536  # split ahead of their time, per commit
+TIDY_ENTRIES = 32_768  # cancelled or joined, per commit
+CLAIM_ENDS_MAX = 8_192  # unique rows looked at for their end, per commit
+ENDED_BITS = 22  # retention and ends of unique rows are kept in buckets of 2^22 ms
+BUCKET_ROWS_MAX = 2_048  # entries in one blob of these two tables
+APPENDED_MIN = 16  # in one index prefix: below it, asking where the prefix ends costs more
+
+_CLAIM = struct.Struct(">q")
+_STAMP = struct.Struct(">QQ")
+CLAIM_BYTES = _CLAIM.size  # before the row of a unique name
+
+
+class Written(NamedTuple):
+    """What the store is after the batch, if the transaction commits."""
+
+    state: State
+    lane_rows: dict[int, int]
+    written_bytes: int
+    has_refine_due: bool
+    has_upkeep: bool
+
+
+def write_batch(
+    transaction: "Transaction[memoryview]",
+    tables: Tables,
+    path: str,
+    batch: Batch,
+    *,
+    state: State,
+    lane_rows: dict[int, int],
+    upkeep: Upkeep,
+    spent_blobs: list[bytes],
+    file_bytes: int,
+    at: Callable[[str], None],
+) -> Written:
+    """Write all of `batch` over `state`. `spent_blobs`: keys of table `ended` to drop.
+
+    Raises `Damage` for a blob of the agenda that fails its checksum, and what LMDB raises.
+    """
+    written = _write_tickets(transaction, tables, batch)
+    at("tickets")
+    lane_rows, removals = _leave_lanes(transaction, tables, batch, lane_rows)
+    written += _enter_lanes(transaction, tables, batch, lane_rows)
+    agenda = AgendaWriter(
+        transaction,
+        tables.agenda,
+        path,
+        now_ms=batch.now_ms,
+        next_blob=state.next_blob,
+        upkeep=upkeep,
+    )
+    written += agenda.append(batch.agenda + removals)
+    has_refine_due = agenda.refine(REFINE_ENTRIES)
+    has_upkeep = agenda.tidy(TIDY_ENTRIES)
+    at("agenda")
+    numbers = _Numbers(agenda.next_blob)
+    has_upkeep |= _end_claims(transaction, tables, batch.settled_ms)
+    written += _write_claims(transaction, tables, batch, numbers)
+    written += _write_ended(transaction, tables, batch, numbers)
+    _delete_keys(transaction, tables.ended, spent_blobs)
+    _write_indexes(transaction, tables, batch)
+    _write_outbox(transaction, tables, batch)
+    state = State(batch.lsn, batch.epoch, batch.settled_ms, numbers.next, file_bytes)
+    for key, row in (
+        (STATE, state.pack()),
+        (COUNTERS, encode_counters(batch.counters)),
+        (LANE_ROWS, encode_lane_rows(lane_rows)),
+    ):
+        transaction.put(key, seal(key, row), db=tables.meta)
+    return Written(state, lane_rows, written, has_refine_due, has_upkeep)
+
+
+class _Numbers:
+    """Numbers that make the keys of blobs unique."""
+
+    def __init__(self, first: int) -> None:
+        self.next = first
+
+    def take(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+
+def _write_tickets(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> int:
+    gone = sorted(serial for serial, head in batch.heads.items() if head is None)
+    written = _put_rows(transaction, tables.heads, batch.heads)
+    written += _put_rows(transaction, tables.bodies, batch.bodies)
+    if batch.history:
+        names = sorted(batch.history)
+        keys = [_STAMP.pack(serial, fence) for serial, fence in names]
+        rows = seal_all(keys, [batch.history[name] for name in names])
+        written += _put_sorted(transaction, tables.history, keys, rows)
+    if gone:
+        keys = pack_serials(gone)
+        _delete_keys(transaction, tables.heads, keys)
+        _delete_keys(transaction, tables.bodies, keys)
+        _delete_histories(transaction, tables.history, keys)
+    bare = [serial for serial, body in batch.bodies.items() if body is None]
+    _delete_keys(transaction, tables.bodies, pack_serials(sorted(bare)))
+    return written
+
+
+def _put_rows(
+    transaction: "Transaction[memoryview]", table: _Database, rows: dict[int, bytes | None]
+) -> int:
+    serials = sorted(rows)
+    values = [rows[serial] for serial in serials]
+    if None in values:
+        serials = [serial for serial in serials if rows[serial] is not None]
+    keys = pack_serials(serials)
+    sealed = seal_all(keys, [value for value in values if value is not None])
+    return _put_sorted(transaction, table, keys, sealed)
+
+
+def _put_sorted(
+    transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes], rows: list[bytes]
+) -> int:
+    """Put rows in order of keys; those past the table's end are appended, which fills its pages."""
+    if not keys:
+        return 0
+    cursor = transaction.cursor(table)
+    split = bisect_left(keys, bytes(cursor.key()) + b"\0") if cursor.last() else 0
+    if split:
+        cursor.putmulti(zip(keys[:split], rows[:split], strict=True))
+        cursor.putmulti(zip(keys[split:], rows[split:], strict=True), append=True)
+    else:
+        cursor.putmulti(zip(keys, rows, strict=True), append=True)
+    return sum(map(len, rows))
+
+
+def _delete_keys(
+    transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes]
+) -> None:
+    for key in keys:
+        transaction.delete(key, db=table)
+
+
+def _delete_histories(
+    transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes]
+) -> None:
+    cursor = transaction.cursor(table)
+    for key in keys:
+        is_found = cursor.set_range(key)
+        while is_found and bytes(cursor.key()[:8]) == key:
+            is_found = cursor.delete() and bool(cursor.key())
+
+
+def lane_key(entry: bytes) -> bytes:
+    """The key in table `lanes` of a packed entry: lane number, first due, serial."""
+    return entry[24:28] + entry[16:24] + entry[8:16]
+
+
+def _leave_lanes(
+    transaction: "Transaction[memoryview]", tables: Tables, batch: Batch, lane_rows: dict[int, int]
+) -> tuple[dict[int, int], list[bytes]]:
+    """(rows per lane, removals for the agenda): a ticket that has a row in its lane loses that,
+    one that has none stands in the agenda."""
+    lane_rows = dict(lane_rows)
+    removals: list[bytes] = []
+    for entry in batch.leaves:
+        lane_number = int.from_bytes(entry[24:28], "big")
+        if (
+            lane_rows.get(lane_number)
+            and not entry[28] & EXPIRY
+            and transaction.delete(lane_key(entry), db=tables.lanes)
+        ):
+            lane_rows[lane_number] -= 1
+        else:
+            removals.append(entry)
+    return lane_rows, removals
+
+
+def _enter_lanes(
+    transaction: "Transaction[memoryview]", tables: Tables, batch: Batch, lane_rows: dict[int, int]
+) -> int:
+    """Put the rows of tickets that wait in their lanes on disk; counts them in `lane_rows`."""
+    rows = {lane_key(entry): entry[:8] for entry in batch.lane_rows}
+    keys = sorted(rows)
+    cursor = transaction.cursor(tables.lanes)
+    for key in keys:
+        if not cursor.set_key(key):
+            lane_number = int.from_bytes(key[:4], "big")
+            lane_rows[lane_number] = lane_rows.get(lane_number, 0) + 1
+    written = _put_sorted(
+        transaction, tables.lanes, keys, seal_all(keys, [rows[key] for key in keys])
+    )
+    for lane_number, name in sorted(batch.lane_names.items()):
+        key = lane_number.to_bytes(4, "big")
+        transaction.put(key, seal(key, name), db=tables.lane_names)
+    return written
+
+
+def claim_until_ms(row: bytes) -> int:
+    """Until when the row of a unique name holds, ms; negative without end."""
+    until_ms: int = _CLAIM.unpack_from(row)[0]
+    return until_ms
+
+
+def _write_claims(
+    transaction: "Transaction[memoryview]", tables: Tables, batch: Batch, numbers: _Numbers
+) -> int:
+    held = sorted((name, claim) for name, claim in batch.uniques.items() if claim is not None)
+    names = [name for name, _ in held]
+    rows = seal_all(names, [_CLAIM.pack(claim.until_ms) + claim.row for _, claim in held])
+    written = _put_sorted(transaction, tables.uniques, names, rows)
+    freed = sorted(name for name, claim in batch.uniques.items() if claim is None)
+    _delete_keys(transaction, tables.uniques, freed)
+    ends: dict[bytes, list[bytes]] = {}
+    for name, claim in held:
+        if claim.until_ms >= 0:
+            ends.setdefault(_bucket(claim.until_ms), []).append(name)
+    return written + _put_buckets(transaction, tables.unique_ends, ends, numbers)
+
+
+def _end_claims(transaction: "Transaction[memoryview]", tables: Tables, settled_ms: int) -> bool:
+    """Drop rows of unique names whose time is over, a slice of them; True: more may be waiting.
+
+    An entry is only a hint: a name that was claimed again since has a row with another end.
+    """
+    budget = CLAIM_ENDS_MAX
+    cursor = transaction.cursor(tables.unique_ends)
+    while cursor.first():
+        key = bytes(cursor.key())
+        if int.from_bytes(key[:8], "big") + (1 << ENDED_BITS) > settled_ms:
+            return False
+        if budget <= 0:
+            return True
+        names = unseal(key, cursor.value()) or b""
+        cursor.delete()
+        for at in range(0, len(names), 16):
+            name = names[at : at + 16]
+            stored = transaction.get(name, db=tables.uniques)
+            row = None if stored is None else unseal(name, stored)
+            if row is not None and 0 <= claim_until_ms(row) <= settled_ms:
+                transaction.delete(name, db=tables.uniques)
+        budget -= len(names) // 16
+    return False
+
+
+def _write_ended(
+    transaction: "Transaction[memoryview]", tables: Tables, batch: Batch, numbers: _Numbers
+) -> int:
+    ends: dict[bytes, list[bytes]] = {}
+    for entry in sorted(batch.ended):
+        bucket = entry[:9] + _bucket(int.from_bytes(entry[9:17], "big"))
+        ends.setdefault(bucket, []).append(entry[9:])
+    return _put_buckets(transaction, tables.ended, ends, numbers)
+
+
+def unpack_stamps(content: bytes) -> list[tuple[int, int]]:
+    """(finished_ms, serial) of each ticket in a blob of table `ended`."""
+    return list(_STAMP.iter_unpack(content))
+
+
+def _bucket(ms: int) -> bytes:
+    return (ms >> ENDED_BITS << ENDED_BITS).to_bytes(8, "big")
+
+
+def _put_buckets(
+    transaction: "Transaction[memoryview]",
+    table: _Database,
+    buckets: dict[bytes, list[bytes]],
+    numbers: _Numbers,
+) -> int:
+    """One blob or more for each bucket, under a key of the bucket and a number."""
+    written = 0
+    for bucket, entries in sorted(buckets.items()):
+        for at in range(0, len(entries), BUCKET_ROWS_MAX):
+            key = bucket + numbers.take().to_bytes(8, "big")
+            row = seal(key, b"".join(entries[at : at + BUCKET_ROWS_MAX]))
+            transaction.put(key, row, db=table)
+            written += len(row)
+    return written
+
+
+def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:
+    """Serials under their prefixes; they come in order, so most go to the end of their prefix."""
+    for entry in sorted(batch.index_deletes):
+        split = len(entry) - INDEX_SERIAL_BYTES
+        transaction.delete(entry[:split], entry[split:], db=tables.indexes)
+    puts = sorted(batch.index_puts)
+    cursor = transaction.cursor(tables.indexes)
+    at = 0
+    while at < len(puts):
+        prefix = puts[at][:-INDEX_SERIAL_BYTES]
+        end = bisect_left(puts, prefix + b"\xff" * (INDEX_SERIAL_BYTES + 1), at)
+        serials = [entry[-INDEX_SERIAL_BYTES:] for entry in puts[at:end]]
+        split = len(serials)
+        if split >= APPENDED_MIN:
+            last = bytes(cursor.value()) if cursor.set_key(prefix) and cursor.last_dup() else b""
+            split = bisect_left(serials, last + b"\0") if last else 0
+        cursor.putmulti((prefix, serial) for serial in serials[:split])
+        cursor.putmulti(((prefix, serial) for serial in serials[split:]), append=True)
+        at = end
+
+
+def _write_outbox(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:
+    for key, row in sorted(batch.outbox.items()):
+        if row is None:
+            transaction.delete(key, db=tables.outbox)
+        else:
+            transaction.put(key, seal(key, row), db=tables.outbox)
