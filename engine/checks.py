@@ -1,6 +1,6 @@
 """Checks of single arguments, and the one form of their refusals. All raise `ConfigError`."""
 
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from parkade.errors import ConfigError
 
@@ -57,10 +57,11 @@ def check_error_types(call: str, name: str, value: object) -> tuple[type[BaseExc
         refuse(call, name, value, f"a tuple: ({value.__name__},)")
     if not isinstance(value, tuple):
         refuse(call, name, value, "a tuple of exception classes")
-    for item in value:
-        if not (isinstance(item, type) and issubclass(item, BaseException)):
-            refuse(call, name, item, "exception classes only")
-    return value
+    items = cast(tuple[object, ...], value)
+    types = [item for item in items if isinstance(item, type) and issubclass(item, BaseException)]
+    if len(types) < len(items):
+        refuse(call, name, items, "exception classes only")
+    return tuple(types)
 
 
 def fill(value: object, /, **fields: object) -> None:

@@ -8,7 +8,7 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from parkade.errors import ConfigError, NaiveDatetime
 from parkade.wording import shown, span_text
@@ -50,22 +50,23 @@ def parse_duration_ms(value: Duration, *, what: str) -> int:
     `what` names the argument in errors: `delay`, or `resize.options(delay)`. Raises `ConfigError`
     (PK-210) for what is no duration: NaN, infinite, negative, a bool, longer than to the year 9999.
     """
-    if isinstance(value, str):
-        ms = _text_ms(value)
+    given = cast(object, value)  # what callers without a type checker give
+    if isinstance(given, str):
+        ms = _text_ms(given)
         if ms is None:
-            raise _refusal(what, value, _text_problem(value))
-    elif isinstance(value, timedelta):
-        ms = _ceil_ms(value // _US)
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refusal(what, value, f"a {type(value).__name__} is no duration")
-    elif isinstance(value, int):
-        ms = value * 1_000
-    elif math.isfinite(value):
+            raise _refusal(what, given, _text_problem(given))
+    elif isinstance(given, timedelta):
+        ms = _ceil_ms(given // _US)
+    elif isinstance(given, bool) or not isinstance(given, int | float):
+        raise _refusal(what, given, f"a {type(given).__name__} is no duration")
+    elif isinstance(given, int):
+        ms = given * 1_000
+    elif math.isfinite(given):
         # To the microsecond first: 0.07 * 1000 is a little more than 70.
-        ms = _ceil_ms(round(value * 1e6)) if abs(value) < TIME_MS_MAX else _signed_max(value)
-        ms = ms or int(value > 0)
+        ms = _ceil_ms(round(given * 1e6)) if abs(given) < TIME_MS_MAX else _signed_max(given)
+        ms = ms or int(given > 0)
     else:
-        raise _refusal(what, value, "it is not a finite number")
+        raise _refusal(what, given, "it is not a finite number")
     if ms < 0:
         raise _refusal(what, value, "a duration cannot be negative")
     if ms > TIME_MS_MAX:
@@ -79,9 +80,10 @@ def at_ms(at: datetime, *, what: str = "at") -> int:
     Raises `NaiveDatetime` without a zone, `ConfigError` for what is no datetime, lies before 1970
     or after the year 9999.
     """
-    if not isinstance(at, datetime):
+    given = cast(object, at)
+    if not isinstance(given, datetime):
         raise ConfigError(
-            f"{_named(what, at)}: a {type(at).__name__} is no point in time. Use "
+            f"{_named(what, given)}: a {type(given).__name__} is no point in time. Use "
             'datetime(..., tzinfo=ZoneInfo("Europe/Berlin"))',
             code="PK-210",
         )

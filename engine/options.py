@@ -5,7 +5,7 @@ Both refuse what they do not know, so that no misspelt option is ever silently w
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -283,18 +283,20 @@ def _priority(call: str, value: Any) -> int:
 def _tags(call: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         refuse(call, "tags", value, 'a mapping of texts, like {"campaign": "may"}')
-    if len(value) > TAGS_MAX:
-        refuse(call, "tags", value, f"at most {TAGS_MAX} tags")
+    tags = cast(Mapping[object, object], value)
+    if len(tags) > TAGS_MAX:
+        refuse(call, "tags", tags, f"at most {TAGS_MAX} tags")
     return {
         check_text(call, "tags", name): check_text(call, "tags", text)
-        for name, text in value.items()
+        for name, text in tags.items()
     }
 
 
 def _each(call: str, name: str, value: Any, check: Any) -> tuple[Any, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         refuse(call, name, value, "a list")
-    return tuple(check(call, name, item) for item in value)
+    items = cast(Sequence[object], value)
+    return tuple(check(call, name, item) for item in items)
 
 
 def _limit(call: str, name: str, value: Any) -> Limit:

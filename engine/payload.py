@@ -10,8 +10,8 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Never, NoReturn, NotRequired, TypedDict, Union, get_origin
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Never, NoReturn, NotRequired, TypedDict, Union, cast, get_origin
 
 import msgspec
 
@@ -296,11 +296,13 @@ def _refusal(value: Any) -> Exception | None:
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a container, each with its step in a path."""
     if isinstance(value, Mapping):
-        for key, item in value.items():
+        mapping = cast(Mapping[object, Any], value)
+        for key, item in mapping.items():
             yield "'s keys", key
             yield f"[{key!r}]", item
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"[{place}]", item) for place, item in enumerate(value))
+        items = cast(Iterable[Any], value)
+        yield from ((f"[{place}]", item) for place, item in enumerate(items))
     else:
         for name in _field_names(value):
             if hasattr(value, name):
@@ -308,14 +310,15 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _field_names(value: Any) -> list[str]:
+    kind = cast(Any, type(value))
     if isinstance(value, msgspec.Struct):
         return list(value.__struct_fields__)
-    if dataclasses.is_dataclass(value):
-        return [field.name for field in dataclasses.fields(value)]
-    models = getattr(type(value), "model_fields", None)  # pydantic's
-    if isinstance(models, dict):
-        return list(models)
-    return [field.name for field in getattr(type(value), "__attrs_attrs__", ())]
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    models = getattr(kind, "model_fields", None)  # pydantic's
+    if models:
+        return [str(name) for name in models]
+    return [field.name for field in getattr(kind, "__attrs_attrs__", ())]
 
 
 # --------------------------------------------------------------------- types msgspec leaves to us

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -67,10 +67,11 @@ class Backoff:
     ) -> None:
         first_ms = parse_duration_ms(first, what="Backoff(first)")
         cap_ms = parse_duration_ms(cap, what="Backoff(cap)")
-        if isinstance(factor, bool) or not isinstance(factor, int | float):
-            refuse("Backoff", "factor", factor, "a number from 1 on")
-        if not (math.isfinite(factor) and factor >= 1):
-            refuse("Backoff", "factor", factor, "a finite number from 1 on; 1 keeps the wait equal")
+        growth = cast(object, factor)
+        if isinstance(growth, bool) or not isinstance(growth, int | float):
+            refuse("Backoff", "factor", growth, "a number from 1 on")
+        if not (math.isfinite(growth) and growth >= 1):
+            refuse("Backoff", "factor", growth, "a finite number from 1 on; 1 keeps the wait equal")
         check_choice("Backoff", "jitter", jitter, JITTERS)
         if first_ms > cap_ms:
             refuse("Backoff", "first", first, f"no more than the cap, {cap}; or raise cap=")
@@ -305,7 +306,7 @@ def as_policy(retry: "Retry | None", *, call: str) -> RetryPolicy:
         return _ONCE
     if isinstance(retry, int):
         return RetryPolicy(check_count(call, "retry", retry))
-    if isinstance(retry, Sequence) and not isinstance(retry, str | bytes):
+    if not isinstance(retry, str | bytes) and isinstance(cast(object, retry), Sequence):
         return RetryPolicy(len(retry) + 1, backoff=retry)
     advice = 'a RetryPolicy, a number of executions, a list of waits (["1m", "1h"]), or None'
     refuse(call, "retry", retry, advice)
@@ -316,7 +317,7 @@ def _checked_backoff(backoff: "Backoff | Sequence[Duration] | None") -> Backoff 
         return _BACKOFF
     if isinstance(backoff, Backoff):
         return backoff
-    if not isinstance(backoff, Sequence) or isinstance(backoff, str | bytes):
+    if isinstance(backoff, str | bytes) or not isinstance(cast(object, backoff), Sequence):
         refuse("RetryPolicy", "backoff", backoff, 'a Backoff, or a list of waits (["1m", "1h"])')
     delays = [parse_duration_ms(wait, what="RetryPolicy(backoff)") for wait in backoff]
     if len(delays) > STORED_DELAYS_MAX:
@@ -370,8 +371,9 @@ class Breaker:
         probes: int = 1,
         trip_on: ErrorTypes = (Exception,),
     ) -> None:
-        if rate is not None and (
-            isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1
+        share = cast(object, rate)
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1
         ):
             refuse("Breaker", "rate", rate, "a share above 0 and up to 1, or None")
         open_ms = _span("Breaker", "open_for", open_for)
@@ -432,7 +434,7 @@ class Secret:
     """The mark of a secret: an argument `Annotated[str, Secret]` is shown as dots everywhere."""
 
 
-def _span(call: str, name: str, value: Duration) -> int:
+def _span(call: str, name: str, value: Any) -> int:
     """A duration in ms that is not zero."""
     ms = parse_duration_ms(value, what=f"{call}({name})")
     if ms == 0:
@@ -441,9 +443,11 @@ def _span(call: str, name: str, value: Duration) -> int:
 
 
 def _checked_rate(rate: object) -> tuple[int, int]:
-    if not isinstance(rate, tuple) or len(rate) != 2:
-        refuse("Limit", "rate", rate, '(starts, span), like (100, "1m")')
-    return check_count("Limit", "rate", rate[0]), _span("Limit", "rate", rate[1])
+    given = rate
+    pair = cast(tuple[object, ...], rate) if isinstance(rate, tuple) else ()
+    if len(pair) != 2:
+        refuse("Limit", "rate", given, '(starts, span), like (100, "1m")')
+    return check_count("Limit", "rate", pair[0]), _span("Limit", "rate", pair[1])
 
 
 _BACKOFF = Backoff()

@@ -21,6 +21,7 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
+    cast,
     overload,
 )
 
@@ -284,7 +285,7 @@ class Tasks:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        if not isinstance(prefix, str):
+        if not isinstance(cast(object, prefix), str):
             raise ConfigError.option("Tasks", "prefix", prefix, 'use a text, like "billing."')
         self.prefix = prefix
         self._by_name: dict[str, Task[..., Any]] = {}
@@ -378,7 +379,7 @@ class Tasks:
         Raises `ConfigError` (PK-305) where a name is taken.
         """
         for other in tasks:
-            if not isinstance(other, Tasks) or other is self:
+            if not isinstance(cast(object, other), Tasks) or other is self:
                 raise ConfigError.option("include", "tasks", other, "use other Tasks objects")
             if not any(includer() is self for includer in other._includers):
                 for task in other.all_tasks():
@@ -419,7 +420,7 @@ class Tasks:
         if not settings.name and not name.isidentifier():
             raise ConfigError(f'{call}: a lambda has no name; give it name="..."', code="PK-306")
         definition = Definition(self.prefix + name, handler, settings)
-        kind = AsyncTask if handler.is_async else SyncTask
+        kind = AsyncTask[..., Any] if handler.is_async else SyncTask[..., Any]
         _check_where(call, handler, settings.where)
         task: Task[..., Any] = kind(definition, self)
         self._check_free(task)

@@ -13,7 +13,16 @@ import re
 import string
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    NoReturn,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import msgspec
 
@@ -65,7 +74,7 @@ class Template:
 
     def __init__(self, text: str, *, option: str, task: str, handler: Handler) -> None:
         self._text, self._option, self._task, self._handler = text, option, task, handler
-        if not isinstance(text, str) or not text:
+        if not isinstance(cast(object, text), str) or not text:
             raise ConfigError.option(handler.call, option, text, "use a text that is not empty")
         try:
             parsed = list(string.Formatter().parse(text))
@@ -213,10 +222,11 @@ def cut_summary(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def is_closed(owner: type) -> bool:
+def is_closed(owner: Any) -> bool:
     """Whether a class names all its fields: a Struct, a dataclass, an attrs class, a plain type."""
+    plain = (msgspec.Struct, str, int, float, bytes, list, tuple, set)
     return (
-        issubclass(owner, msgspec.Struct | str | int | float | bytes | list | tuple | set)
+        issubclass(owner, plain)
         or dataclasses.is_dataclass(owner)
         or hasattr(owner, "__attrs_attrs__")
     )
