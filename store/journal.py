@@ -62,7 +62,7 @@ class Journal:
         self._sizing = sizing
         self._entropy = entropy
         self._wanted_bytes = sizing.frame_bytes_max
-        self._spares = SparePool(disk, directory, sizing, entropy, self._sync_directory)
+        self._spares = SparePool(disk, directory, sizing, entropy, self._sync, self._sync_directory)
         self._sealed: deque[_Sealed] = deque()
         self._replay: list[RunPart] = []
         self._replay_from = 0

@@ -66,12 +66,14 @@ class SparePool:
         directory: str,
         sizing: Sizing,
         entropy: Callable[[int], bytes],
+        sync: Callable[[Handle], None],
         sync_directory: Callable[[], None],
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._sizing = sizing
         self._entropy = entropy
+        self._sync = sync
         self._sync_directory = sync_directory
         self._spares: list[Spare] = []
         self.next_bytes = sizing.segment_bytes_first
@@ -144,7 +146,7 @@ class SparePool:
 
     def _fill(self, handle: Handle, size_bytes: int) -> None:
         self._disk.preallocate(handle, size_bytes)
-        self._disk.fdatasync(handle)
+        self._sync(handle)
 
     def _give_up(self, *paths: str) -> None:
         for path in paths:
