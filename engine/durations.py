@@ -58,7 +58,7 @@ def parse_duration_ms(value: Duration, *, what: str) -> int:
     elif isinstance(given, timedelta):
         ms = _ceil_ms(given // _US)
     elif isinstance(given, bool) or not isinstance(given, int | float):
-        raise _refusal(what, given, f"a {type(given).__name__} is no duration")
+        raise _refusal(what, given, f"a value of type {type(given).__name__} is no duration")
     elif isinstance(given, int):
         ms = given * 1_000
     elif math.isfinite(given):
@@ -83,7 +83,7 @@ def at_ms(at: datetime, *, what: str = "at") -> int:
     given = cast(object, at)
     if not isinstance(given, datetime):
         raise ConfigError(
-            f"{_named(what, given)}: a {type(given).__name__} is no point in time. Use "
+            f"{_named(what, given)}: a value of type {type(given).__name__} is no point in time. Use "
             'datetime(..., tzinfo=ZoneInfo("Europe/Berlin"))',
             code="PK-210",
         )

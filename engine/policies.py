@@ -121,7 +121,7 @@ class Waits:
     @property
     def cap_ms(self) -> int:
         """The longest of them, and at least an hour: a list says nothing of asked-for waits."""
-        return max(CAP_MS_DEFAULT, *self.delays_ms)
+        return max((CAP_MS_DEFAULT, *self.delays_ms))
 
     def delay_ms(self, n: int) -> int:
         """The whole wait before retry `n`, from 0."""
@@ -227,7 +227,7 @@ class RetryPolicy:
         if answer == GIVE_UP:
             return None
         if answer is not None:
-            return parse_duration_ms(answer, what="the answer of RetryPolicy(decide=)")
+            return parse_duration_ms(answer, what="the answer of decide")
         return self.wait_ms(n, r) if self.is_retried(error) else None
 
     def preview(self) -> Sequence[timedelta]:
