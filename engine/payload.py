@@ -27,8 +27,14 @@ _NESTING_MAX = 64
 # Types whose values are stored as they are and come back equal: nothing to check but the type.
 _PLAIN = frozenset({int, str, bytes, float, bool, type(None)})
 _PROBLEM = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
-_WORDS = {"`null`": "None", "`object`": "a mapping", "`array`": "a list", "`": ""}
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_WORDS = {
+    "Object missing": "missing",
+    "`null`": "None",
+    "`object`": "a mapping",
+    "`array`": "a list",
+    "`": "",
+}
 
 _Types = frozenset[type] | None  # None: anything goes
 

@@ -219,7 +219,7 @@ def test_decide_goes_before_the_types_and_may_leave_it_to_them() -> None:
 @pytest.mark.parametrize("answer", [float("nan"), float("inf"), -1, True, "soon", object()])
 def test_a_bad_answer_of_decide_is_a_config_error(answer: Any) -> None:
     policy = RetryPolicy(decide=lambda error, info: answer)
-    with pytest.raises(ConfigError, match="^the answer of decide="):
+    with pytest.raises(ConfigError, match=r"^the answer of decide="):
         policy.decided_wait_ms(OSError(), INFO, 0, 0)
 
 
