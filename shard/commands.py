@@ -16,6 +16,7 @@ __all__ = [
     "Cancel",
     "Command",
     "Drop",
+    "Expire",
     "Forget",
     "Loaded",
     "LostItem",
@@ -42,28 +43,28 @@ class _Plain(msgspec.Struct, frozen=True, gc=False):
     """Base of what travels between a caller, the host and a shard."""
 
 
-class Command(_Plain):
+class Command(_Plain, frozen=True):
     """Base of all commands."""
 
 
-class Submit(Command):
+class Submit(Command, frozen=True):
     """Up to 1,000 drafts, decided in order; one answer each."""
 
     drafts: list[Submitted]
     on_conflict: list[int] | None = None  # per draft; None: CONFLICT_RETURN for all
 
 
-class Cancel(Command):
+class Cancel(Command, frozen=True):
     serial: int
     reason: str = ""
 
 
-class Reschedule(Command):
+class Reschedule(Command, frozen=True):
     serial: int
     due_ms: int
 
 
-class Revive(Command):
+class Revive(Command, frozen=True):
     serials: list[int]
     due_ms: int
     keep_attempts: bool = False
@@ -71,17 +72,17 @@ class Revive(Command):
     accept_ambiguous: bool = False
 
 
-class Drop(Command):
+class Drop(Command, frozen=True):
     serials: list[int]
 
 
-class Resolve(Command):
+class Resolve(Command, frozen=True):
     serial: int
     result: bytes
     note: str = ""
 
 
-class StartItem(_Plain):
+class StartItem(_Plain, frozen=True):
     """A ticket whose place is in hand, with what its task's policy says today."""
 
     serial: int
@@ -90,13 +91,23 @@ class StartItem(_Plain):
     on_crash: int = 0
 
 
-class Start(Command):
+class Start(Command, frozen=True):
+    """Start those that may. At most one suspect is among them, and only when it is allowed: when
+    none runs in any shard."""
+
     items: list[StartItem]
+    allows_suspect: bool = True
 
 
-class Outcome(_Plain):
+class Expire(Command, frozen=True):
+    """End those of these that have waited past their `expires` and never started."""
+
+    serials: list[int]
+
+
+class Outcome(_Plain, frozen=True):
     """How an attempt ended. `kind`: done, transient, failed, unsafe, ambiguous, snooze, drop,
-    cancelled, timeout, lease, bad_payload, released, result_lost (docs/semantics.md)."""
+    cancelled, timeout, lease, lost, bad_payload, released, result_lost (docs/semantics.md)."""
 
     serial: int
     fence: int
@@ -112,12 +123,12 @@ class Outcome(_Plain):
     born: list[Submitted] | None = None
 
 
-class Settle(Command):
+class Settle(Command, frozen=True):
     outcomes: list[Outcome]
 
 
-class LostItem(_Plain):
-    """An attempt whose process died; `is_alone`: it was the only suspect running, over all shards."""
+class LostItem(_Plain, frozen=True):
+    """An attempt whose process died; `is_alone`: it was the only suspect running in any shard."""
 
     serial: int
     fence: int
@@ -126,11 +137,11 @@ class LostItem(_Plain):
     is_alone: bool = False
 
 
-class SettleLost(Command):
+class SettleLost(Command, frozen=True):
     items: list[LostItem]
 
 
-class Forget(Command):
+class Forget(Command, frozen=True):
     """Retention: ended tickets of one task and state."""
 
     task: str
@@ -138,7 +149,7 @@ class Forget(Command):
     serials: list[int]
 
 
-class UniqueRow(_Plain, array_like=True):
+class UniqueRow(_Plain, frozen=True, array_like=True):
     """Who holds a dedupe key: `until_ms` is -1 while an unfinished or dead ticket holds it."""
 
     serial: int
@@ -148,7 +159,7 @@ class UniqueRow(_Plain, array_like=True):
     keep_ms: int = 0
 
 
-class Parked(_Plain):
+class Parked(_Plain, frozen=True):
     """A ticket as it was read from the store."""
 
     ticket: Ticket
@@ -156,7 +167,7 @@ class Parked(_Plain):
     body: bytes | None = None
 
 
-class Loaded(_Plain):
+class Loaded(_Plain, frozen=True):
     """What was read from the store, and the LSN of the snapshot it was read from."""
 
     snapshot_lsn: int
@@ -164,16 +175,18 @@ class Loaded(_Plain):
     uniques: dict[bytes, UniqueRow | None]
 
 
-class Need(_Plain):
+class Need(_Plain, frozen=True):
     """What `decide` must see of the store before it can answer."""
 
     serials: list[int]
     uniques: list[bytes]
 
 
-class Refusal(_Plain):
+class Refusal(_Plain, frozen=True):
     """Why not. `code`: full, unknown, duplicate, too_late, not_pending, not_dead, ambiguous,
-    refused (stale fence), not_due, expired, late, exhausted, key_busy."""
+    refused (stale fence), not_due, expired, late, exhausted, key_busy, suspect (another one runs),
+    clock (expired or late by the wall clock only), gone, not_ended, other (task or
+    state)."""
 
     code: str
     serial: int = 0
@@ -181,7 +194,7 @@ class Refusal(_Plain):
     until_ms: int = -1
 
 
-class Answer(_Plain):
+class Answer(_Plain, frozen=True):
     """Yes. `code`: created, existing, cancelled, requested, started, settled, revived, ..."""
 
     code: str
@@ -190,7 +203,7 @@ class Answer(_Plain):
     fence: int = 0
 
 
-class Verdict(_Plain):
+class Verdict(_Plain, frozen=True):
     """The records to apply, in order, and one answer per thing asked; or only `need`."""
 
     records: list[Record]

@@ -88,9 +88,8 @@ class StoredAt(NamedTuple):
     due_ms: int
     first_due_ms: int
     lane_number: int
-    task: str = ""
-    key: str | None = None
-    in_lane: bool = False  # its one entry is a row of `lanes`, not of the agenda
+    expiry_ms: int = 0  # where its marked extra entry of the agenda is; 0: none
+    in_lane: bool = False  # its entry is a row of `lanes`, not of the agenda
 
 
 class TicketId(NamedTuple):

@@ -1,0 +1,385 @@
+"""Records, applied: the only code that changes a ticket.
+
+A record says what happened; whether it may happen was settled when it was decided. One that meets
+its ticket in another state, under another fence, or gone, changes nothing (`NEXT`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from parkade.shard.bounds import Bounds
+from parkade.shard.commands import UniqueRow
+from parkade.shard.history import AttemptRow, outcome_of_buried
+from parkade.shard.lanes import Lanes
+from parkade.shard.memory import Memory
+from parkade.shard.placement import Placement
+from parkade.shard.states import (
+    DEAD,
+    GONE,
+    NEXT,
+    NO_FENCE,
+    PENDING,
+    RUNNING,
+    STATES,
+)
+from parkade.shard.ticket import Ticket
+from parkade.shard.unique import ACTIVE, DURATION, HELD, row_after_end, row_of, unique_name_of
+from parkade.store.record import (
+    Buried,
+    Cancelled,
+    CancelRequested,
+    Completed,
+    Dropped,
+    ErrorText,
+    Expired,
+    Forgotten,
+    Late,
+    Record,
+    Released,
+    Rescheduled,
+    Resolved,
+    Retried,
+    Revived,
+    Snoozed,
+    Started,
+    Submitted,
+)
+
+__all__ = ["Applying"]
+
+_ATTEMPT_BYTES: Final = 300
+
+_OUTCOME_OF_CAUSE: Final = {
+    "failed": "error",
+    "timeout": "timeout",
+    "lease": "lost",
+    "lost": "lost",
+}
+
+
+class Applying:
+    """The state of a shard, and `apply`."""
+
+    def __init__(
+        self,
+        lsn: int,
+        counters: Mapping[tuple[str, int], int],
+        lane_names: Mapping[int, bytes],
+        lane_rows: Mapping[int, int],
+        bounds: Bounds,
+    ) -> None:
+        self.lsn = lsn
+        self.memory = Memory(lsn, bounds.payload_cache_bytes_max)
+        lanes = Lanes(self.memory, bounds, lane_names, lane_rows)
+        self.placement = Placement(self.memory, bounds, lanes)
+        self.running: set[int] = set()
+        self.by_task: dict[str, list[int]] = {}
+        for (task, state), count in counters.items():
+            self._counts(task)[state] = count
+        self._appliers: dict[type[Record], Callable[[Any], None]] = {
+            Submitted: self._submitted,
+            Started: self._started,
+            Completed: self._completed,
+            Retried: self._retried,
+            Snoozed: self._snoozed,
+            Released: self._released,
+            Buried: self._buried,
+            CancelRequested: self._cancel_requested,
+            Cancelled: self._cancelled,
+            Expired: self._expired,
+            Rescheduled: self._rescheduled,
+            Revived: self._revived,
+            Resolved: self._resolved,
+            Dropped: self._dropped,
+            Late: self._late,
+            Forgotten: self._forgotten,
+        }
+
+    def apply(self, record: Record) -> None:
+        """Make it so. Never fails; a record without an effect counts as an LSN all the same."""
+        self.lsn += 1
+        applier = self._appliers.get(type(record))
+        if applier is not None:
+            applier(record)
+
+    # ------------------------------------------------------------------ into pending
+
+    def _submitted(self, record: Submitted) -> None:
+        serial, due_ms, task = record.serial, record.due_ms, record.task
+        ticket = Ticket(
+            serial,
+            record.part,
+            task,
+            PENDING,
+            due_ms,
+            due_ms,
+            record.at_ms,
+            record.key,
+            record.unique,
+            record.options,
+        )
+        self.memory.create(ticket, record.payload)
+        counts = self.by_task.get(task)
+        if counts is None:
+            counts = self._counts(task)
+        counts[PENDING] += 1
+        if record.unique is not None:
+            name = unique_name_of(ticket)
+            assert name is not None
+            self.memory.use_name(name)
+            self.memory.set_row(name, row_of(record))
+        self.placement.enter(ticket)
+
+    def _retried(self, record: Retried) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            outcome = _OUTCOME_OF_CAUSE[record.cause]
+            self._end_attempt(ticket, record.at_ms, outcome, record.error)
+            ticket.deaths += record.deaths
+            self._know(ticket, record.maybe_applied, record.error)
+            ticket.is_suspect = record.cause == "lost"
+            self._wait(ticket, record.due_ms)
+
+    def _snoozed(self, record: Snoozed) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            self._end_attempt(ticket, record.at_ms, "snoozed", None)
+            ticket.attempts -= 1
+            ticket.snoozes += 1
+            self._know(ticket, False, None)
+            ticket.is_suspect = False
+            self._wait(ticket, record.due_ms)
+
+    def _released(self, record: Released) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            self._end_attempt(ticket, record.at_ms, "released", None)
+            ticket.attempts -= 1
+            self._know(ticket, record.begun, None)
+            self._wait(ticket, record.due_ms)
+
+    def _rescheduled(self, record: Rescheduled) -> None:
+        ticket = self._turn(record, None)
+        if ticket is not None:
+            if not ticket.fence:
+                ticket.first_due_ms = record.due_ms
+            self._wait(ticket, record.due_ms)
+
+    def _revived(self, record: Revived) -> None:
+        ticket = self._turn(record, None)
+        if ticket is None:
+            return
+        if not record.keep_attempts:
+            ticket.attempts = 0
+        ticket.deaths = 0
+        ticket.is_ambiguous = False
+        ticket.why = None
+        ticket.finished_ms = 0
+        ticket.first_due_ms = record.due_ms
+        if record.payload is not None:
+            self.memory.set_body(ticket.serial, record.payload)
+        claim, name = ticket.unique, unique_name_of(ticket)
+        if claim is not None and name is not None and claim.mode != DURATION:
+            row = UniqueRow(ticket.serial, ticket.part, HELD, claim.mode, claim.keep_ms)
+            self.memory.set_row(name, row)
+        self._wait(ticket, record.due_ms)
+
+    # ------------------------------------------------------------------ attempts
+
+    def _started(self, record: Started) -> None:
+        memory, placement = self.memory, self.placement
+        hot, at_ms, on_crash = memory.hot, record.at_ms, record.on_crash
+        for serial in record.serials:
+            ticket = hot.get(serial)
+            if ticket is None or (ticket.state, Started) not in NEXT:
+                continue
+            ticket = memory.own(ticket)
+            # The key is taken before the lane is left, or the next one would be handed on.
+            self._begin(ticket)
+            placement.leave(ticket)
+            counts = self.by_task[ticket.task]
+            counts[PENDING] -= 1
+            counts[RUNNING] += 1
+            ticket.state = RUNNING
+            ticket.attempts += 1
+            ticket.fence += 1
+            ticket.started_ms = at_ms
+            ticket.on_crash = on_crash
+
+    def _begin(self, ticket: Ticket) -> None:
+        """The ticket runs, or ran when it was read."""
+        self.running.add(ticket.serial)
+        if ticket.key is not None:
+            self.placement.lanes.running_keys[ticket.key] = ticket.serial
+
+    def _end_attempt(
+        self, ticket: Ticket, ended_ms: int, outcome: str, error: ErrorText | None
+    ) -> None:
+        """The attempt is over, before the head is changed otherwise."""
+        serial, fence = ticket.serial, ticket.fence
+        if outcome != "done" or fence != 1:
+            row = AttemptRow(ticket.attempts, fence, ticket.started_ms, ended_ms, outcome, error)
+            dirty = self.memory.dirty
+            dirty.history[serial, fence] = row
+            dirty.size_bytes += _ATTEMPT_BYTES
+        self.running.discard(serial)
+        key = ticket.key
+        if key is not None:
+            lanes = self.placement.lanes
+            if lanes.running_keys.get(key) == serial:
+                del lanes.running_keys[key]
+            lanes.hand_on(key)
+
+    def _cancel_requested(self, record: CancelRequested) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            ticket.cancel_reason = record.reason
+
+    # ------------------------------------------------------------------ ends
+
+    def _completed(self, record: Completed) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            self._end_attempt(ticket, record.at_ms, "done", None)
+            ticket.is_ambiguous = ticket.is_suspect = False
+            ticket.error = ticket.why = None
+            self._end(ticket, record.at_ms)
+            self.memory.set_body(ticket.serial, record.result)
+            self._bear(record.born)
+
+    def _buried(self, record: Buried) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            if record.fence != NO_FENCE:
+                self._end_attempt(ticket, record.at_ms, outcome_of_buried(record), record.error)
+                if record.why == "bad_payload":
+                    ticket.attempts -= 1
+                self._know(ticket, record.maybe_applied, record.error)
+                ticket.is_suspect = False
+            ticket.deaths += record.deaths
+            ticket.why = record.why
+            self._end(ticket, record.at_ms)
+            self._bear(record.born)
+
+    def _cancelled(self, record: Cancelled) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            if record.fence != NO_FENCE:
+                self._end_attempt(ticket, record.at_ms, "cancelled", record.error)
+                self._know(ticket, record.maybe_applied, record.error)
+                ticket.is_suspect = False
+            ticket.why = record.reason
+            if record.gives_up_unique:
+                self._give_up_name(ticket)
+            self._end(ticket, record.at_ms)
+            self.memory.set_body(ticket.serial, None)
+            self._bear(record.born)
+
+    def _expired(self, record: Expired) -> None:
+        ticket = self.memory.hot.get(record.serial)
+        if ticket is not None and not ticket.fence:
+            ticket = self._turn(record, None)
+            if ticket is not None:
+                self._end(ticket, record.at_ms)
+                self.memory.set_body(ticket.serial, None)
+
+    def _resolved(self, record: Resolved) -> None:
+        ticket = self._turn(record, None)
+        if ticket is not None:
+            ticket.is_ambiguous = False
+            ticket.why = record.note or None
+            self._end(ticket, record.at_ms)
+            self.memory.set_body(ticket.serial, record.result)
+
+    def _dropped(self, record: Dropped) -> None:
+        self._forget(record.serial, DEAD, type(record))
+
+    def _forgotten(self, record: Forgotten) -> None:
+        for serial in record.serials:
+            self._forget(serial, record.state, Forgotten)
+
+    def _forget(self, serial: int, state: int, by: type[Record]) -> None:
+        ticket = self.memory.hot.get(serial)
+        if ticket is None or ticket.state != state or NEXT.get((state, by)) != GONE:
+            return
+        if state == DEAD:
+            self._give_up_name(ticket)
+        self._counts(ticket.task)[state] -= 1
+        self.memory.erase(ticket)
+
+    def _late(self, record: Late) -> None:
+        ticket = self._turn(record, None)
+        if ticket is not None:
+            ticket.maybe_applied = True
+
+    # ------------------------------------------------------------------ shared
+
+    def _turn(self, record: Any, fence: int | None) -> Ticket | None:
+        """The record's ticket, in its next state and free to be changed; None when the record has
+        no effect. `fence` is the attempt it is about; None when it is about none."""
+        ticket = self.memory.hot.get(record.serial)
+        if ticket is None:
+            return None
+        state = ticket.state
+        to = NEXT.get((state, type(record)))
+        if to is None:
+            return None
+        if fence is not None and fence != (ticket.fence if state == RUNNING else NO_FENCE):
+            return None
+        if state == PENDING and type(record) is not Late:
+            self.placement.leave(ticket)
+        ticket = self.memory.own(ticket)
+        if to != state:
+            counts = self.by_task[ticket.task]
+            counts[state] -= 1
+            counts[to] += 1
+            ticket.state = to
+        return ticket
+
+    def _counts(self, task: str) -> list[int]:
+        counts = self.by_task.get(task)
+        if counts is None:
+            counts = self.by_task[task] = [0] * len(STATES)
+        return counts
+
+    def _know(self, ticket: Ticket, maybe_applied: bool, error: ErrorText | None) -> None:
+        """What the latest attempt tells of the world: whether it may have changed it, and why it
+        failed."""
+        ticket.is_ambiguous = maybe_applied
+        ticket.maybe_applied = ticket.maybe_applied or maybe_applied
+        ticket.cancel_reason = None
+        if error is not None:
+            ticket.error = error
+
+    def _wait(self, ticket: Ticket, due_ms: int) -> None:
+        ticket.due_ms = due_ms
+        self.placement.enter(ticket)
+
+    def _end(self, ticket: Ticket, ended_ms: int) -> None:
+        """The ticket has its end, in the state it is in now."""
+        ticket.finished_ms = ended_ms
+        self.memory.drop_payload(ticket.serial)
+        self.placement.expiries.disarm(ticket.serial)
+        name = unique_name_of(ticket)
+        if name is None:
+            return
+        row = self.memory.uniques.get(name)
+        if row is None or row.serial != ticket.serial:
+            return  # the name is another's by now
+        if ticket.state != DEAD:
+            after = row_after_end(row, ended_ms)
+        else:
+            after = row if row.mode != ACTIVE else None
+        if after != row:
+            self.memory.set_row(name, after)
+
+    def _give_up_name(self, ticket: Ticket) -> None:
+        """Free a ticket's dedupe key, if it is still its own."""
+        name = unique_name_of(ticket)
+        row = None if name is None else self.memory.uniques.get(name)
+        if name is not None and row is not None and row.serial == ticket.serial:
+            self.memory.set_row(name, None)
+
+    def _bear(self, born: list[Submitted] | None) -> None:
+        for child in born or ():
+            self._submitted(child)

@@ -1,0 +1,19 @@
+"""How much of the future and of the queues a shard holds in memory."""
+
+from typing import NamedTuple
+
+__all__ = ["Bounds"]
+
+
+class Bounds(NamedTuple):
+    """Numbers from docs/architecture.md, Placement and Lanes; a test makes them small."""
+
+    horizon_ms: int = 65_000  # how far ahead a sweep reads: just inside the wheel's window
+    wheel_max: int = 50_000  # timers in the wheel
+    window_max: int = 1_024  # serials in a lane's window
+    windows_max: int = 50_000  # serials in all windows together; past it a lane keeps its head
+    lanes_max: int = 10_000  # lanes that keep a head in memory
+    sweep_limit: int = 50_000  # entries one sweep reads
+    moves_max: int = 50_000  # moves that wait for a checkpoint before sweeps wait for it too
+    aside_max: int = 50_000  # tickets that wait for their key out of their lane
+    payload_cache_bytes_max: int = 8 << 20  # payloads kept for tickets that are soon to start

@@ -1,0 +1,269 @@
+"""Every invariant of a shard's core, one line each where that can be. For tests: it walks all.
+
+`check(core)` asserts what can be read off memory. Given what the store has committed as well, it
+asserts the two lines of docs/architecture.md, Placement, for every pending ticket there is.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from parkade.shard.core import Shard
+from parkade.shard.generation import LaneMove
+from parkade.shard.lanes import ASIDE, IN_HAND, RANK_MAX, SERIAL_BITS, SPILLED, WINDOW, Lane
+from parkade.shard.memory import UNREAD
+from parkade.shard.placement import pack
+from parkade.shard.retry import expiry_of
+from parkade.shard.states import PENDING, RUNNING
+from parkade.shard.ticket import Ticket
+from parkade.shard.unique import unique_name_of
+
+__all__ = ["StoreView", "check", "recount"]
+
+
+class StoreView(NamedTuple):
+    """What the store has committed: heads, and entries of pending tickets with how often each.
+
+    agenda  (due, serial, first due, lane number)
+    marks   (expiry, serial)
+    rows    (lane number, first due, serial)
+    damaged serials whose heads cannot be read
+    """
+
+    heads: Mapping[int, Ticket]
+    agenda: Mapping[tuple[int, int, int, int], int]
+    marks: Mapping[tuple[int, int], int]
+    rows: Mapping[tuple[int, int, int], int]
+    damaged: frozenset[int] = frozenset()
+
+
+def check(core: Shard, store: StoreView | None = None) -> None:
+    """Raise AssertionError, with the facts, if an invariant does not hold."""
+    _check_generations(core)
+    _check_heads(core)
+    _check_names(core)
+    _check_lanes(core)
+    _check_keys(core)
+    _check_hot_placement(core)
+    if store is not None:
+        _check_store(core, store)
+        _check_counters(core, store)
+        _check_parked_placement(core, store)
+
+
+def _check_generations(core: Shard) -> None:
+    memory = core.memory
+    for generation in (memory.dirty, memory.flight):
+        if generation is None:
+            continue
+        tickets, moves = generation.tickets, generation.moves
+        assert not tickets.keys() & moves.keys(), "what is moved is not changed"
+        gone = {serial for serial, ticket in tickets.items() if ticket is None}
+        assert gone == generation.gone.keys(), ("a tombstone has its last version", gone)
+        assert not gone & generation.bodies.keys(), "a tombstone has no body"
+        assert all(s not in gone for s, _ in generation.history), "a tombstone has no history"
+        assert generation.bodies.keys() <= tickets.keys(), "a body changes with its ticket"
+    for serial, ticket in memory.dirty.tickets.items():
+        assert memory.hot.get(serial) is ticket, ("dirty is the current version", serial)
+    if memory.flight is not None:
+        for serial, ticket in memory.flight.tickets.items():
+            if serial not in memory.dirty.tickets:
+                assert memory.hot.get(serial) is ticket, ("clean but in flight", serial)
+            elif ticket is not None:
+                assert memory.dirty.tickets[serial] is not ticket, ("never the same", serial)
+    for serial in memory.hot:
+        assert not memory.is_clean(serial) or serial in memory.stored_at, ("clean: stored", serial)
+    for serial in memory.stored_at:
+        known = serial in memory.hot or memory.is_gone(serial)
+        assert known, ("stored_at is of hot and deleted tickets", serial)
+    assert memory.payloads.keys() <= memory.hot.keys(), "payloads are of hot tickets"
+    assert memory.payload_bytes == sum(map(len, memory.payloads.values())), "payload bytes"
+    assert memory.payload_bytes <= memory.payload_bytes_max, "payloads are bounded"
+
+
+def _check_heads(core: Shard) -> None:
+    for serial, ticket in core.hot.items():
+        facts = (serial, ticket)
+        assert ticket.serial == serial, facts
+        assert 0 <= ticket.attempts <= ticket.fence, facts
+        assert (ticket.state == RUNNING) == (serial in core.running), facts
+        assert (ticket.finished_ms > 0) == (ticket.state not in (PENDING, RUNNING)), facts
+        assert ticket.fence > 0 or ticket.started_ms == 0, facts
+        assert ticket.fence > 0 or ticket.first_due_ms == ticket.due_ms, facts
+        assert ticket.state == RUNNING or ticket.cancel_reason is None, facts
+        assert ticket.maybe_applied or not ticket.is_ambiguous, facts
+    assert core.running <= core.hot.keys(), "a running ticket is hot"
+
+
+def _check_names(core: Shard) -> None:
+    memory = core.memory
+    users = Counter(name for t in core.hot.values() if (name := unique_name_of(t)) is not None)
+    assert users == memory.unique_users, ("names of hot tickets", users, memory.unique_users)
+    flight_rows = {} if memory.flight is None else memory.flight.uniques
+    known = users.keys() | memory.dirty.uniques.keys() | flight_rows.keys()
+    assert memory.uniques.keys() == known, "rows in memory are those used or changed"
+    for name, row in (flight_rows | memory.dirty.uniques).items():
+        assert memory.uniques[name] == row, ("a changed row is the current one", name)
+    for ticket in core.hot.values():
+        name = unique_name_of(ticket)
+        if name is not None and ticket.unique is not None and ticket.unique.mode != 2:
+            row = memory.uniques[name]
+            if ticket.state in (PENDING, RUNNING):
+                assert row is not None and row.serial == ticket.serial, ("holds its name", ticket)
+                assert row.until_ms == -1, ("holds it until its end", ticket, row)
+
+
+def _check_lanes(core: Shard) -> None:
+    lanes = core.placement.lanes
+    seats: dict[int, int] = {}
+    for key, lane in lanes.by_key.items():
+        assert lane.key == key and lanes.numbers.get(key) == lane.number, (key, lane.number)
+        assert lane.window == sorted(lane.window) and lane.loading == sorted(lane.loading), key
+        assert lane.top() <= lane.edge, ("what is in memory is before the edge", key)
+        assert all(rank > lane.edge for rank in lane.ranks.values()), ("outside: past it", key)
+        assert lane.first_outside() == min(lane.ranks.values(), default=RANK_MAX), key
+        assert len(lane) <= lanes.bounds.window_max, ("a window is bounded", key, len(lane))
+        assert lane.near == len([m for m in core.placement.near.values() if _lane(core, m) is lane])
+        for rank in lane.window:
+            seats[rank & _SERIAL] = WINDOW
+        for serial in lane.ranks:
+            if serial in core.hot:
+                seats[serial] = SPILLED
+            else:
+                assert lanes.is_moving(serial), ("outside and parked: on its way", serial)
+        _check_hunger(core, lane)
+    heads = [lane.head for lane in core.placement.heads()]
+    assert heads == sorted(heads), "heads are in order"
+    assert len(heads) == sum(1 for lane in lanes.by_key.values() if lane.window)
+    assert len(heads) <= lanes.bounds.lanes_max, "heads in memory are bounded"
+    in_lane = {s: seat for s, seat in lanes.seats.items() if seat in (WINDOW, SPILLED)}
+    assert in_lane == seats, ("seats are what the lanes hold", in_lane, seats)
+    total = sum(map(len, lanes.by_key.values()))
+    assert total == lanes.total, (total, lanes.total)
+    assert total <= lanes.bounds.windows_max + len(lanes.by_key), "windows are bounded"
+    loading = sorted(rank & _SERIAL for lane in lanes.by_key.values() for rank in lane.loading)
+    assert loading == sorted(lanes.loading), "what is loading is awaited by its lane"
+    assert not lanes.loading.keys() & core.hot.keys(), "what is hot is not loaded"
+
+
+def _check_hunger(core: Shard, lane: Lane) -> None:
+    lanes = core.placement.lanes
+    if lane.edge < RANK_MAX and len(lane) <= lanes.bounds.window_max // 2:
+        assert lane in lanes.hungry, ("a low lane with something outside is looked at", lane.key)
+
+
+def _check_keys(core: Shard) -> None:
+    lanes = core.placement.lanes
+    running = {core.hot[s].key: s for s in core.running if core.hot[s].key is not None}
+    assert running == lanes.running_keys, "running keys are those of running tickets"
+    claims = {
+        core.hot[s].key: s
+        for s, seat in lanes.seats.items()
+        if seat == IN_HAND and core.hot[s].key is not None
+    }
+    assert claims == lanes.claims, "claimed keys are those of tickets in hand"
+    assert not running.keys() & claims.keys(), "a key has one holder"
+    waiting = {place[1] & _SERIAL: key for key, list_ in lanes.aside.items() for place in list_}
+    aside = {s: core.hot[s].key for s, seat in lanes.seats.items() if seat == ASIDE}
+    assert waiting == aside and len(aside) == lanes.aside_count, "aside is what waits for a key"
+    for key, places in lanes.aside.items():
+        assert places and places == sorted(places), key
+        queued = (t.serial for t in core.hot.values() if t.key == key and t.state == PENDING)
+        in_lane = any(lanes.seats.get(s) in (WINDOW, SPILLED) for s in queued)
+        assert lanes.is_key_busy(key) or in_lane or _is_coming(core, key), ("stuck", key)
+
+
+def _is_coming(core: Shard, key: str) -> bool:
+    """Whether a ticket of that key was handed on, and left memory for its lane's rows."""
+    return any(lane.edge < RANK_MAX for lane in core.placement.lanes.by_key.values())
+
+
+def _check_hot_placement(core: Shard) -> None:
+    """Both lines, for hot tickets."""
+    placement, lanes = core.placement, core.placement.lanes
+    timers = Counter(map(pack, placement.wheel.items()))
+    overlay = set(placement.overlay)
+    heap = placement.overlay
+    assert all(heap[(i - 1) // 2] <= heap[i] for i in range(1, len(heap))), "overlay is a heap"
+    for serial, ticket in core.hot.items():
+        position = ticket.due_ms << SERIAL_BITS | serial
+        if ticket.state != PENDING:
+            assert serial not in lanes.seats, ("only pending tickets wait in lanes", serial)
+        elif serial not in lanes.seats:
+            if position <= placement.horizon:
+                assert position in timers, ("in the wheel up to the horizon", ticket)
+            else:
+                assert position in overlay, ("in the overlay past the horizon", ticket)
+        else:
+            expiry_ms = expiry_of(ticket)
+            armed = placement.expiries.armed.get(serial)
+            assert expiry_ms is None or armed in (expiry_ms, None), ("one expiry", ticket)
+    for serial, move in placement.near.items():
+        position = move.due_ms << SERIAL_BITS | serial
+        assert position <= placement.horizon, ("near is up to the horizon", serial)
+        assert position in timers, ("near is in the wheel", serial)
+        assert serial not in core.hot, ("near is parked", serial)
+
+
+def _check_store(core: Shard, store: StoreView) -> None:
+    """Rule 6: in every committed store each pending ticket has exactly one entry."""
+    entries = Counter(dict(store.agenda))
+    rows = Counter(dict(store.rows))
+    assert all(count == 1 for count in entries.values()), ("an entry is there once", store.agenda)
+    assert all(count == 1 for count in rows.values()), ("a row is there once", store.rows)
+    agenda_of = {serial: (due, first, lane) for due, serial, first, lane in entries}
+    row_of = {serial: (first, lane) for lane, first, serial in rows}
+    pending = {s for s, t in store.heads.items() if t.state == PENDING}
+    assert len(agenda_of) == len(entries) and len(row_of) == len(rows), "one entry for a ticket"
+    assert not agenda_of.keys() & row_of.keys(), "in the agenda or in its lane, not both"
+    assert agenda_of.keys() | row_of.keys() == pending, "an entry for each, for no other"
+    for serial in pending:
+        ticket = store.heads[serial]
+        number = core.placement.lanes.numbers[ticket.lane]
+        if serial in agenda_of:
+            expected = (ticket.due_ms, ticket.first_due_ms, number)
+            assert agenda_of[serial] == expected, ("its own entry", ticket, agenda_of[serial])
+        else:
+            assert row_of[serial] == (ticket.first_due_ms, number), ("its own row", ticket)
+    marks = Counter({(e, s): 1 for s in pending if (e := expiry_of(store.heads[s])) is not None})
+    assert marks == Counter(dict(store.marks)), ("a mark for each that may expire", store.marks)
+
+
+def _check_counters(core: Shard, store: StoreView) -> None:
+    counted = recount(core, store.heads)
+    assert core.counters == counted, ("counters equal a recount", core.counters, counted)
+
+
+def recount(core: Shard, heads: Mapping[int, Ticket]) -> dict[tuple[str, int], int]:
+    """The counters, counted anew over memory and store."""
+    tickets = {**{s: t for s, t in heads.items() if core.look(s) is UNREAD}, **core.hot}
+    return dict(Counter((ticket.task, ticket.state) for ticket in tickets.values()))
+
+
+def _check_parked_placement(core: Shard, store: StoreView) -> None:
+    """Both lines, for tickets that only the store has."""
+    placement, lanes = core.placement, core.placement.lanes
+    row_ranks = {serial: first << SERIAL_BITS | serial for _, first, serial in store.rows}
+    agenda = {serial for _, serial, _, _ in store.agenda}
+    for serial, ticket in store.heads.items():
+        if core.look(serial) is not UNREAD or ticket.state != PENDING or serial in store.damaged:
+            continue
+        position = ticket.due_ms << SERIAL_BITS | serial
+        lane = lanes.by_key.get(ticket.lane)
+        in_rows = serial in row_ranks and lane is not None and row_ranks[serial] > lane.edge
+        is_outside = lane is not None and serial in lane.ranks
+        in_lane = in_rows or is_outside or serial in lanes.loading
+        if position <= placement.horizon:
+            near = placement.near.get(serial)
+            in_wheel = near is not None and near.due_ms == ticket.due_ms
+            assert in_wheel or in_lane, ("up to the horizon: wheel or lane", ticket)
+        else:
+            assert in_lane or serial in agenda, ("past it: lane or agenda", ticket)
+
+
+def _lane(core: Shard, move: LaneMove) -> Lane | None:
+    lanes = core.placement.lanes
+    return lanes.by_key.get(lanes.names[move.lane_number])
+
+
+_SERIAL = (1 << SERIAL_BITS) - 1

@@ -1,0 +1,273 @@
+"""A shard's pure core: `decide` turns a command into records, `apply` turns records into state.
+
+Deciding may refuse and changes nothing. Applying changes, refuses nothing and never fails, reads no
+clock and does no I/O: the live engine and recovery use the same function, and so arrive at the same
+state. Where pending tickets wait is Placement's, which apply tells and which is not state.
+
+What must be read of the store is asked for (`Verdict.need`, `names`) and handed in as `Loaded`.
+docs/architecture.md, Turn, records, apply.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from parkade.shard import decide, settle
+from parkade.shard.apply import Applying
+from parkade.shard.bounds import Bounds
+from parkade.shard.commands import (
+    Cancel,
+    Command,
+    Drop,
+    Expire,
+    Forget,
+    Loaded,
+    Reschedule,
+    Resolve,
+    Revive,
+    Settle,
+    SettleLost,
+    Start,
+    Submit,
+    UniqueRow,
+    Verdict,
+)
+from parkade.shard.generation import Cut, Generation
+from parkade.shard.history import AttemptRow
+from parkade.shard.lanes import SPILLED, LaneKey
+from parkade.shard.memory import UNREAD, Unread
+from parkade.shard.states import PENDING, RUNNING
+from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.view import View
+from parkade.store.record import Forgotten, Record, Started, Submitted
+
+__all__ = ["ENTRY_AGENDA", "ENTRY_LANE", "Shard"]
+
+ENTRY_AGENDA = 0
+ENTRY_LANE = 1
+
+
+class Shard(Applying):
+    """One shard's tickets. Single-threaded; every method but `complete` and the walks that its
+    name promises takes time that does not depend on how many tickets there are."""
+
+    def __init__(
+        self,
+        *,
+        lsn: int = 0,
+        counters: Mapping[tuple[str, int], int] | None = None,
+        lane_names: Mapping[int, bytes] | None = None,
+        lane_rows: Mapping[int, int] | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        """The state at the store's LSN, with nothing in memory.
+
+        `lane_names` and `lane_rows` are by lane number: its encoded key, its rows in `lanes`.
+        """
+        super().__init__(lsn, counters or {}, lane_names or {}, lane_rows or {}, bounds or Bounds())
+        self.has_room = True
+        self.refused_outcomes = 0
+
+    # ------------------------------------------------------------------ decide
+
+    def decide(
+        self, command: Command, now_ms: int, settled_ms: int, loaded: Loaded | None = None
+    ) -> Verdict:
+        """What the command comes to. Changes nothing but the count of refused outcomes.
+
+        `loaded` is what an earlier verdict needed; a stale one is passed over, and the verdict
+        needs it again. With a `need` there are neither records nor answers.
+        """
+        return _DECIDERS[type(command)](
+            self, View(self.memory, loaded), command, now_ms, settled_ms
+        )
+
+    def _decide_settle(self, view: View, command: Settle, now_ms: int, settled_ms: int) -> Verdict:
+        verdict = settle.decide_settle(view, command, settle.Times(now_ms, settled_ms))
+        self.refused_outcomes += len(verdict.answers) - sum(
+            1 for answer in verdict.answers if answer.code == "settled"
+        )
+        return verdict
+
+    def _decide_start(self, view: View, command: Start, now_ms: int, settled_ms: int) -> Verdict:
+        times = settle.Times(now_ms, settled_ms)
+        busy_keys = self.placement.lanes.running_keys
+        return settle.decide_start(view, command, times, busy_keys, self.has_room)
+
+    # ------------------------------------------------------------------ reading
+
+    def adopt(self, loaded: Loaded) -> bool:
+        """Take what was read into memory, before `apply`. False: it is stale, and must be read
+        again. What memory knows, tombstones included, goes before what was read."""
+        taken = self.memory.adopt(loaded)
+        if taken is None:
+            return False
+        for ticket in taken:
+            if ticket.state == PENDING:
+                self.placement.came_in(ticket)
+            elif ticket.state == RUNNING:
+                self._begin(ticket)
+        return True
+
+    def names(self, record: Record) -> tuple[Sequence[int], Sequence[bytes]]:
+        """The serials, and the unique names besides theirs, to be read before it is applied."""
+        if isinstance(record, Submitted):
+            return (), ()
+        if isinstance(record, Started | Forgotten):
+            return record.serials, ()
+        serial = getattr(record, "serial", None)
+        return (() if serial is None else (serial,)), ()
+
+    def look(self, serial: int) -> Ticket | Unread | None:
+        """The ticket; None when it is gone; UNREAD when the store must be asked."""
+        return self.memory.look(serial)
+
+    def body(self, serial: int) -> bytes | Unread | None:
+        """Payload, or result of a ticket that is done; None when there is none; or UNREAD."""
+        return self.memory.body(serial)
+
+    def payload(self, serial: int) -> bytes | None:
+        """The payload of a ticket to be started, if memory has it."""
+        body = self.memory.body(serial)
+        return None if body is UNREAD else body
+
+    def keep_payload(self, serial: int, payload: bytes, snapshot_lsn: int) -> bool:
+        """A payload was read. False: stale; read it again. It may or may not be kept."""
+        if not self.memory.is_fresh(snapshot_lsn):
+            return False
+        if serial in self.memory.hot and self.memory.body(serial) is UNREAD:
+            self.memory.keep_payload(serial, payload)
+        return True
+
+    def unique_row(self, name: bytes) -> UniqueRow | Unread | None:
+        """The row of a dedupe key; None when there is none; or UNREAD."""
+        return self.memory.row(name)
+
+    def attempt_rows(self, serial: int) -> list[AttemptRow]:
+        """The ended attempts that the store may not have yet, by fence."""
+        ticket = self.memory.hot.get(serial)
+        if ticket is None:
+            return []
+        flight, dirty = self.memory.flight, self.memory.dirty
+        tables = [dirty.history] if flight is None else [flight.history, dirty.history]
+        fences = range(1, ticket.fence + 1)
+        if ticket.fence > sum(map(len, tables)):
+            fenced = {fence for table in tables for owner, fence in table if owner == serial}
+        else:
+            fenced = {fence for fence in fences if any((serial, fence) in t for t in tables)}
+        return [
+            next(table[serial, fence] for table in tables if (serial, fence) in table)
+            for fence in sorted(fenced)
+        ]
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def cut(self) -> Cut:
+        """Begin a checkpoint of the state as it is now. There must be no other."""
+        for task in [task for task, counts in self.by_task.items() if not any(counts)]:
+            del self.by_task[task]
+        return Cut(self.lsn, self.counters, self.memory.cut())
+
+    def entry_kind(self, serial: int) -> int:
+        """Where the entry of a pending ticket of the flight belongs: in the agenda, or in its
+        lane's rows. Asked while the checkpoint is built; `complete` is told what came of it."""
+        is_spilled = self.placement.lanes.seats.get(serial) == SPILLED
+        return ENTRY_LANE if is_spilled else ENTRY_AGENDA
+
+    def lane_number(self, lane: LaneKey) -> int:
+        """The number of a lane; a new one is noted in the flight's `lane_names`."""
+        return self.placement.lanes.number(lane)
+
+    def complete(
+        self,
+        cut_lsn: int,
+        placed: Mapping[int, StoredAt | None],
+        lane_rows: Mapping[int, int],
+    ) -> None:
+        """The commit of the checkpoint is done.
+
+        `placed` says how each ticket of the flight stands in the store now, `lane_rows` how many
+        rows each lane has there. Clean tickets that nobody needs leave memory.
+        """
+        lanes = self.placement.lanes
+        flight = self.memory.flight
+        assert flight is not None, "no checkpoint is under way"
+        for serial, move in flight.moves.items():
+            self.placement.move_completed(serial, move)
+        self.memory.complete(cut_lsn, placed, self.placement.keeps)
+        lanes.rows_counted(lane_rows)
+        self.placement.completed()
+
+    def merge_back(self) -> None:
+        """The commit of the checkpoint failed: its changes are dirty again."""
+        self.memory.merge_back()
+        hot, lanes = self.memory.hot, self.placement.lanes
+        moves = self.memory.dirty.moves
+        for serial in list(moves):
+            # It has come into its lane's window since, or is about to: it needs no row.
+            is_in = lanes.seats.get(serial) != SPILLED if serial in hot else serial in lanes.loading
+            if is_in:
+                del moves[serial]
+
+    # ------------------------------------------------------------------ what is where
+
+    @property
+    def completed_lsn(self) -> int:
+        """The LSN of the last checkpoint whose completion was processed."""
+        return self.memory.completed_lsn
+
+    @property
+    def dirty(self) -> Generation:
+        return self.memory.dirty
+
+    @property
+    def flight(self) -> Generation | None:
+        return self.memory.flight
+
+    @property
+    def hot(self) -> dict[int, Ticket]:
+        return self.memory.hot
+
+    @property
+    def stored_at(self) -> dict[int, StoredAt]:
+        return self.memory.stored_at
+
+    def is_clean(self, serial: int) -> bool:
+        """Whether no generation has a version of the ticket."""
+        return self.memory.is_clean(serial)
+
+    @property
+    def counters(self) -> dict[tuple[str, int], int]:
+        """How many tickets each task has in each state; only what is not 0."""
+        return {
+            (task, state): count
+            for task, counts in self.by_task.items()
+            for state, count in enumerate(counts)
+            if count
+        }
+
+
+_Decider = Callable[[Shard, View, Any, int, int], Verdict]
+
+_DECIDERS: dict[type[Command], _Decider] = {
+    Submit: lambda core, view, command, now_ms, settled_ms: decide.decide_submit(
+        view, command, now_ms, settled_ms, core.has_room
+    ),
+    Cancel: lambda core, view, command, now_ms, _: decide.decide_cancel(view, command, now_ms),
+    Reschedule: lambda core, view, command, now_ms, _: decide.decide_reschedule(
+        view, command, now_ms
+    ),
+    Revive: lambda core, view, command, now_ms, settled_ms: decide.decide_revive(
+        view, command, now_ms, settled_ms
+    ),
+    Drop: lambda core, view, command, now_ms, _: decide.decide_drop(view, command, now_ms),
+    Resolve: lambda core, view, command, now_ms, _: decide.decide_resolve(view, command, now_ms),
+    Expire: lambda core, view, command, now_ms, settled_ms: decide.decide_expire(
+        view, command, now_ms, settled_ms
+    ),
+    Forget: lambda core, view, command, now_ms, _: decide.decide_forget(view, command),
+    Start: Shard._decide_start,
+    Settle: Shard._decide_settle,
+    SettleLost: lambda core, view, command, now_ms, settled_ms: settle.decide_settle_lost(
+        view, command, settle.Times(now_ms, settled_ms)
+    ),
+}

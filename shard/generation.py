@@ -1,0 +1,92 @@
+"""What one checkpoint writes: the tickets and rows that changed between two cuts."""
+
+from typing import NamedTuple
+
+from parkade.shard.commands import UniqueRow
+from parkade.shard.history import AttemptRow
+from parkade.shard.ticket import Ticket
+
+__all__ = ["Cut", "Generation", "LaneMove"]
+
+
+class LaneMove(NamedTuple):
+    """A parked ticket whose agenda entry becomes a row of `lanes`; its head stays as it is."""
+
+    due_ms: int
+    first_due_ms: int
+    lane_number: int
+
+
+class Generation:
+    """Changes by key. While it is the flight, nothing in it is changed, its tickets included.
+
+    tickets     serial -> its version; None: delete head, body, history and entry
+    gone        serial -> the last version of a ticket that is None in `tickets`
+    bodies      serial -> payload, or result of a ticket that is done; None: delete
+    uniques     name -> row; None: delete
+    history     (serial, fence) -> row
+    moves       serial -> move; never of a ticket in `tickets`
+    lane_names  (number, encoded lane) given out for the first time
+    size_bytes  an estimate of what it holds in memory
+    """
+
+    __slots__ = (
+        "bodies",
+        "gone",
+        "history",
+        "lane_names",
+        "moves",
+        "size_bytes",
+        "tickets",
+        "uniques",
+    )
+
+    def __init__(self) -> None:
+        self.tickets: dict[int, Ticket | None] = {}
+        self.gone: dict[int, Ticket] = {}
+        self.bodies: dict[int, bytes | None] = {}
+        self.uniques: dict[bytes, UniqueRow | None] = {}
+        self.history: dict[tuple[int, int], AttemptRow] = {}
+        self.moves: dict[int, LaneMove] = {}
+        self.lane_names: list[tuple[int, bytes]] = []
+        self.size_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a checkpoint of it would write nothing but its LSN."""
+        return not (self.tickets or self.uniques or self.history or self.moves or self.bodies)
+
+    def forget_history(self, serial: int, fence: int) -> None:
+        """Let go of a deleted ticket's rows, whose fences end at `fence`."""
+        history = self.history
+        if fence <= len(history):
+            for number in range(1, fence + 1):
+                history.pop((serial, number), None)
+        else:
+            for place in [place for place in history if place[0] == serial]:
+                del history[place]
+
+    def under(self, newer: "Generation") -> "Generation":
+        """One generation that holds both, where `newer` wins."""
+        both = Generation()
+        both.tickets = self.tickets | newer.tickets
+        both.gone = self.gone | newer.gone
+        both.bodies = self.bodies | newer.bodies
+        both.uniques = self.uniques | newer.uniques
+        both.history = self.history | newer.history
+        for serial, ticket in newer.gone.items():
+            both.bodies.pop(serial, None)
+            both.forget_history(serial, ticket.fence)
+        both.moves = {s: move for s, move in self.moves.items() if s not in newer.tickets}
+        both.moves |= newer.moves
+        both.lane_names = self.lane_names + newer.lane_names
+        both.size_bytes = self.size_bytes + newer.size_bytes
+        return both
+
+
+class Cut(NamedTuple):
+    """The state that a checkpoint makes durable: an LSN, the counters there, and the changes."""
+
+    lsn: int
+    counters: dict[tuple[str, int], int]
+    flight: Generation

@@ -1,0 +1,518 @@
+"""Where due tickets wait: lanes, each with a window in memory and the rest outside of it.
+
+A lane is a queue in order of rank, (first due, serial). All of it up to its `edge` is in memory: in
+its window, or asked of the store and about to come in. What ranks past the edge is *outside*: hot
+and waiting for a checkpoint to give it a row in `lanes`, parked and on its way from the agenda to
+such a row, or a row already. A lane whose edge is `RANK_MAX` has nothing outside. So every ticket of
+a lane is in memory or past the edge, and a refill, which moves the edge, leaves none behind.
+
+Ranks and positions are one integer, time << 64 | serial: they compare faster than tuples.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import msgspec
+
+from parkade.shard.bounds import Bounds
+from parkade.shard.generation import LaneMove
+from parkade.shard.memory import Memory
+from parkade.shard.ticket import StoredAt, Ticket
+
+__all__ = [
+    "ASIDE",
+    "IN_HAND",
+    "RANK_MAX",
+    "SEAT_NAMES",
+    "SERIAL_BITS",
+    "SERIAL_MASK",
+    "SPILLED",
+    "WINDOW",
+    "Lane",
+    "LaneKey",
+    "Lanes",
+    "decode_lane",
+    "encode_lane",
+]
+
+LaneKey = tuple[str, str | None, int]
+"""(task, target, priority)."""
+
+SERIAL_BITS: Final = 64
+SERIAL_MASK: Final = (1 << SERIAL_BITS) - 1
+RANK_MAX: Final = 1 << 128
+"""Past every rank and position."""
+
+# Where in its lane a hot ticket is.
+WINDOW: Final = 0
+SPILLED: Final = 1  # outside, past the window
+IN_HAND: Final = 2  # given to admission: to be started, or to be given back
+ASIDE: Final = 3  # its key is busy
+SEAT_NAMES: Final = ("window", "spilled", "in hand", "aside")
+
+encode_lane = msgspec.msgpack.Encoder().encode
+decode_lane = msgspec.msgpack.Decoder(LaneKey).decode
+
+
+class Lane:
+    """One queue. Only `Lanes` changes it.
+
+    `order` sorts lanes by their heads: (-priority, rank of the head, a number of its own).
+    """
+
+    __slots__ = (
+        "edge",
+        "is_refilling",
+        "key",
+        "loading",
+        "near",
+        "near_top",
+        "number",
+        "order",
+        "outside",
+        "ranks",
+        "seq",
+        "window",
+    )
+
+    def __init__(self, key: LaneKey, seq: int, number: int | None, edge: int) -> None:
+        self.key = key
+        self.seq = seq
+        self.number = number
+        self.edge = edge
+        self.window: list[int] = []  # ranks, sorted; all hot
+        self.loading: list[int] = []  # ranks, sorted; asked of the store
+        self.ranks: dict[int, int] = {}  # serial -> rank of what is outside and in no row yet
+        self.outside: list[int] = []  # a heap of those ranks, and of some that are so no more
+        self.near = 0  # parked tickets of this lane in the wheel
+        self.near_top = -1  # no rank among them is greater
+        self.is_refilling = False
+        self.order: tuple[int, int, int] | None = None
+
+    @property
+    def priority(self) -> int:
+        return self.key[2]
+
+    @property
+    def head(self) -> tuple[int, int, int]:
+        """(-priority, first due, serial) of the first in the window: who goes first is least."""
+        rank = self.window[0]
+        return (-self.key[2], rank >> SERIAL_BITS, rank & SERIAL_MASK)
+
+    @property
+    def is_unused(self) -> bool:
+        return (
+            self.edge == RANK_MAX
+            and not self.window
+            and not self.loading
+            and not self.ranks
+            and not self.near
+            and not self.is_refilling
+        )
+
+    def __len__(self) -> int:
+        """How many are in the window or coming into it."""
+        return len(self.window) + len(self.loading)
+
+    def top(self) -> int:
+        """The greatest rank in the window or coming; -1 when there is none."""
+        top = self.window[-1] if self.window else -1
+        return max(top, self.loading[-1]) if self.loading else top
+
+    def first_outside(self) -> int:
+        """The least rank outside that is in no row yet; RANK_MAX when there is none."""
+        outside, ranks = self.outside, self.ranks
+        while outside:
+            rank = outside[0]
+            if ranks.get(rank & SERIAL_MASK) == rank:
+                return rank
+            heappop(outside)
+        return RANK_MAX
+
+    def put_outside(self, rank: int) -> None:
+        """Note a rank outside, before it has a row."""
+        self.ranks[rank & SERIAL_MASK] = rank
+        heappush(self.outside, rank)
+        if len(self.outside) > 2 * len(self.ranks) + 64:
+            self.outside = list(self.ranks.values())
+            heapify(self.outside)
+
+
+class Lanes:
+    """All lanes of a shard, the numbers of lanes, and who holds a key."""
+
+    __slots__ = (
+        "aside",
+        "aside_count",
+        "bounds",
+        "by_key",
+        "changed",
+        "claims",
+        "heads_order",
+        "hungry",
+        "loading",
+        "memory",
+        "names",
+        "number_next",
+        "numbers",
+        "rows",
+        "running_keys",
+        "seats",
+        "seq",
+        "total",
+    )
+
+    def __init__(
+        self,
+        memory: Memory,
+        bounds: Bounds,
+        names: Mapping[int, bytes],
+        rows: Mapping[int, int],
+    ) -> None:
+        self.memory = memory
+        self.bounds = bounds
+        self.by_key: dict[LaneKey, Lane] = {}
+        self.names: dict[int, LaneKey] = {n: decode_lane(name) for n, name in names.items()}
+        self.numbers: dict[LaneKey, int] = {key: number for number, key in self.names.items()}
+        self.number_next = max(self.names, default=0) + 1
+        self.rows: Mapping[int, int] = rows
+        self.seats: dict[int, int] = {}
+        self.total = 0  # in all windows, or coming into them
+        self.loading: dict[int, LaneMove] = {}
+        self.seq = 0
+        self.changed: set[Lane] = set()
+        self.heads_order: list[tuple[tuple[int, int, int], Lane]] = []
+        self.hungry: set[Lane] = set()  # lanes that may want a refill
+        self.running_keys: dict[str, int] = {}
+        self.claims: dict[str, int] = {}  # keys of tickets in hand
+        self.aside: dict[str, list[tuple[int, int]]] = {}
+        self.aside_count = 0
+        for number, count in rows.items():
+            if count:
+                self.lane(self.names[number])
+
+    # ------------------------------------------------------------------ lanes
+
+    def lane(self, key: LaneKey) -> Lane:
+        """The lane of that key, made when it is not there. One with rows has them all outside."""
+        lane = self.by_key.get(key)
+        if lane is None:
+            number = self.numbers.get(key)
+            has_rows = number is not None and self.rows.get(number, 0) > 0
+            self.seq += 1
+            lane = Lane(key, self.seq, number, -1 if has_rows else RANK_MAX)
+            self.by_key[key] = lane
+            if has_rows:
+                self.hungry.add(lane)
+        return lane
+
+    def lane_by_number(self, number: int) -> Lane:
+        return self.lane(self.names[number])
+
+    def number(self, key: LaneKey) -> int:
+        """The number of a lane, given out now if it has none. Never given to another."""
+        number = self.numbers.get(key)
+        if number is None:
+            number = self.numbers[key] = self.number_next
+            self.number_next += 1
+            self.names[number] = key
+            memory = self.memory
+            generation = memory.dirty if memory.flight is None else memory.flight
+            generation.lane_names.append((number, encode_lane(key)))
+            lane = self.by_key.get(key)
+            if lane is not None:
+                lane.number = number
+        return number
+
+    def drop_unused(self) -> None:
+        """Forget lanes that nobody uses."""
+        rows = self.rows
+        unused = [lane for lane in self.by_key.values() if lane.is_unused]
+        for lane in unused:
+            if lane.number is not None and rows.get(lane.number):
+                continue
+            del self.by_key[lane.key]
+            self.hungry.discard(lane)
+            self.changed.add(lane)
+
+    # ------------------------------------------------------------------ in and out
+
+    def enter(self, ticket: Ticket) -> None:
+        """A due hot ticket takes its place in its lane."""
+        lane = self.lane(ticket.lane)
+        rank = ticket.first_due_ms << SERIAL_BITS | ticket.serial
+        if rank > lane.edge:
+            self._spill(lane, rank)
+        else:
+            self.seat(lane, rank)
+            self._keep_bounds(lane)
+
+    def seat(self, lane: Lane, rank: int) -> None:
+        """Put a hot ticket into the window."""
+        window = lane.window
+        insort(window, rank)
+        self.seats[rank & SERIAL_MASK] = WINDOW
+        self.total += 1
+        if window[0] == rank:
+            self.changed.add(lane)
+
+    def leave(self, ticket: Ticket) -> None:
+        """The ticket is no more in its lane, if it was; its key is for the next one."""
+        seat = self.seats.pop(ticket.serial, None)
+        if seat is not None:
+            self._vacate(ticket, seat)
+        key = ticket.key
+        if key is not None:
+            self.hand_on(key)
+
+    def _vacate(self, ticket: Ticket, seat: int) -> None:
+        serial = ticket.serial
+        if seat == IN_HAND:
+            if ticket.key is not None and self.claims.get(ticket.key) == serial:
+                del self.claims[ticket.key]
+        elif seat == ASIDE:
+            self._come_back(ticket)
+        else:
+            lane = self.lane(ticket.lane)
+            if seat == WINDOW:
+                rank = ticket.first_due_ms << SERIAL_BITS | serial
+                at = bisect_left(lane.window, rank)
+                assert lane.window[at] == rank, (serial, lane.key)
+                self._take(lane, at)
+            else:
+                del lane.ranks[serial]
+            self.note_hunger(lane)
+
+    def _take(self, lane: Lane, at: int) -> None:
+        del lane.window[at]
+        self.total -= 1
+        if not at:
+            self.changed.add(lane)
+
+    def note_hunger(self, lane: Lane) -> None:
+        """Remember the lane if it is low and has more outside."""
+        if lane.edge < RANK_MAX and len(lane) <= self.bounds.window_max // 2:
+            self.hungry.add(lane)
+
+    # ------------------------------------------------------------------ bounds
+
+    def _keep_bounds(self, lane: Lane) -> None:
+        bounds = self.bounds
+        size = len(lane)
+        if size > bounds.window_max or (self.total > bounds.windows_max and size > 1):
+            self._overflow(lane)
+        while len(self.by_key) > bounds.lanes_max:
+            order = self.sorted_heads()
+            if len(order) <= bounds.lanes_max:
+                return
+            last = order[-1][1]
+            while last.window:
+                self._overflow(last)
+
+    def _overflow(self, lane: Lane) -> None:
+        """Put the last of a lane outside."""
+        rank = lane.top()
+        lane.edge = min(lane.edge, rank - 1)
+        if lane.loading and lane.loading[-1] == rank:
+            serial = rank & SERIAL_MASK
+            move = self.loading[serial]
+            self.stop_loading(serial)
+            self.put_move(lane, serial, move)
+        else:
+            self._take(lane, len(lane.window) - 1)
+            self._spill(lane, rank)
+        self.note_hunger(lane)
+
+    def _spill(self, lane: Lane, rank: int) -> None:
+        serial = rank & SERIAL_MASK
+        self.seats[serial] = SPILLED
+        lane.put_outside(rank)
+        memory = self.memory
+        flight = memory.flight
+        if memory.is_clean(serial) and (flight is None or serial not in flight.moves):
+            # No generation would take its entry from the agenda to the lane's rows.
+            self._move_hot(serial, memory.stored_at[serial])
+        self.note_hunger(lane)
+
+    def _move_hot(self, serial: int, at: StoredAt) -> None:
+        move = LaneMove(at.due_ms, at.first_due_ms, at.lane_number)
+        self.memory.dirty.moves[serial] = move
+
+    def put_move(self, lane: Lane, serial: int, move: LaneMove) -> None:
+        """A parked ticket waits outside: the next checkpoint makes its agenda entry a row."""
+        rank = move.first_due_ms << SERIAL_BITS | serial
+        assert rank > lane.edge, (serial, lane.key)
+        lane.put_outside(rank)
+        flight = self.memory.flight
+        if flight is None or serial not in flight.moves:
+            self.memory.dirty.moves[serial] = move
+        self.note_hunger(lane)
+
+    # ------------------------------------------------------------------ parked tickets
+
+    def fire(self, serial: int, move: LaneMove) -> bool:
+        """A parked ticket is due: True when it is to be loaded; else it waits outside."""
+        lane = self.lane_by_number(move.lane_number)
+        rank = move.first_due_ms << SERIAL_BITS | serial
+        if rank > lane.edge:
+            self.put_move(lane, serial, move)
+            return False
+        self.start_loading(lane, rank, move)
+        self._keep_bounds(lane)
+        return serial in self.loading
+
+    def run_ahead(self, serial: int, move: LaneMove, now_ms: int) -> bool:
+        """A parked ticket that is not due yet goes to its lane's rows at once when its lane is full
+        and it would be the last of it. True when it does; else the wheel takes it."""
+        lane = self.lane_by_number(move.lane_number)
+        if move.first_due_ms <= now_ms:
+            return False
+        rank = move.first_due_ms << SERIAL_BITS | serial
+        if rank <= lane.edge:
+            top = max(lane.top(), lane.near_top)
+            if len(lane) + lane.near < self.bounds.window_max or rank < top:
+                return False
+            lane.edge = rank - 1
+        self.put_move(lane, serial, move)
+        return True
+
+    def start_loading(self, lane: Lane, rank: int, move: LaneMove) -> None:
+        serial = rank & SERIAL_MASK
+        insort(lane.loading, rank)
+        self.total += 1
+        self.loading[serial] = move
+
+    def stop_loading(self, serial: int) -> None:
+        """The ticket is not awaited any more."""
+        move = self.loading.pop(serial)
+        lane = self.lane_by_number(move.lane_number)
+        rank = move.first_due_ms << SERIAL_BITS | serial
+        del lane.loading[bisect_left(lane.loading, rank)]
+        self.total -= 1
+        self.note_hunger(lane)
+
+    def is_moving(self, serial: int) -> bool:
+        """Whether a parked ticket is on its way from the agenda to its lane's rows."""
+        memory = self.memory
+        if serial in memory.dirty.moves:
+            return True
+        return memory.flight is not None and serial in memory.flight.moves
+
+    # ------------------------------------------------------------------ completions
+
+    def keeps(self, ticket: Ticket, seat: int, at: StoredAt) -> bool:
+        """Whether a clean ticket with a seat in a lane stays in memory."""
+        if seat != SPILLED:
+            return True
+        serial = ticket.serial
+        if serial in self.memory.dirty.moves:
+            return True
+        if at.in_lane:
+            del self.seats[serial]
+            del self.lane(ticket.lane).ranks[serial]
+            return False
+        self._move_hot(serial, at)
+        return True
+
+    def move_completed(self, serial: int, move: LaneMove) -> Ticket | None:
+        """The store has the row of this move now. The ticket, when it may leave memory with it."""
+        memory = self.memory
+        ticket = memory.hot.get(serial)
+        if ticket is None:
+            self.lane_by_number(move.lane_number).ranks.pop(serial, None)
+        elif serial not in memory.dirty.tickets and self.seats.get(serial) == SPILLED:
+            del self.seats[serial]
+            del self.lane(ticket.lane).ranks[serial]
+            return ticket
+        return None
+
+    def rows_counted(self, rows: Mapping[int, int]) -> None:
+        """What the store has now: rows of `lanes` by lane number."""
+        self.rows = rows
+        self.drop_unused()
+
+    # ------------------------------------------------------------------ keys
+
+    def is_key_busy(self, key: str) -> bool:
+        """Whether a ticket of that key runs, or is about to."""
+        return key in self.running_keys or key in self.claims
+
+    def hand_on(self, key: str) -> None:
+        """If the key is free, the first that waits aside for it returns to its lane."""
+        waiting = self.aside.get(key)
+        if waiting is not None and not self.is_key_busy(key):
+            ticket = self.memory.hot[waiting[0][1] & SERIAL_MASK]
+            self._come_back(ticket)
+            self.enter(ticket)
+
+    def _step_aside(self, lane: Lane, at: int, ticket: Ticket, key: str) -> None:
+        rank = lane.window[at]
+        self._take(lane, at)
+        self.seats[ticket.serial] = ASIDE
+        self.aside_count += 1
+        insort(self.aside.setdefault(key, []), (-lane.priority, rank))
+        self.note_hunger(lane)
+
+    def _come_back(self, ticket: Ticket) -> None:
+        key, serial = ticket.key, ticket.serial
+        assert key is not None, serial
+        waiting = self.aside[key]
+        place = (-ticket.priority, ticket.first_due_ms << SERIAL_BITS | serial)
+        del waiting[bisect_left(waiting, place)]
+        if not waiting:
+            del self.aside[key]
+        self.seats.pop(serial, None)
+        self.aside_count -= 1
+
+    # ------------------------------------------------------------------ heads
+
+    def sorted_heads(self) -> list[tuple[tuple[int, int, int], Lane]]:
+        """Each lane that has a head, under its `order`, sorted; to be read only."""
+        order = self.heads_order
+        for lane in self.changed:
+            if lane.order is not None:
+                del order[bisect_left(order, (lane.order,))]
+                lane.order = None
+            if lane.window:
+                lane.order = (-lane.key[2], lane.window[0], lane.seq)
+                insort(order, (lane.order, lane))
+        self.changed.clear()
+        return order
+
+    def pop(self, lane: Lane, now_ms: int) -> tuple[int | None, list[Ticket]]:
+        """The first of the lane that is due and whose key is free, now in hand; None if there is
+        none. And the tickets that were met before their due, and have left the lane."""
+        early: list[Ticket] = []
+        at = 0
+        hot, window = self.memory.hot, lane.window
+        while at < len(window):
+            ticket = hot[window[at] & SERIAL_MASK]
+            if ticket.due_ms > now_ms:
+                early.append(ticket)
+                self.leave(ticket)
+                # Its key may have put another one in front.
+                at = 0
+                continue
+            key = ticket.key
+            if key is not None:
+                if self.is_key_busy(key):
+                    if self.aside_count < self.bounds.aside_max:
+                        self._step_aside(lane, at, ticket, key)
+                    else:
+                        at += 1
+                    continue
+                self.claims[key] = ticket.serial
+            self._take(lane, at)
+            self.seats[ticket.serial] = IN_HAND
+            self.note_hunger(lane)
+            return ticket.serial, early
+        return None, early
+
+    def give_back(self, ticket: Ticket) -> bool:
+        """A ticket in hand was not started, and is in hand no more. False: it was not."""
+        if self.seats.get(ticket.serial) != IN_HAND:
+            return False
+        self.leave(ticket)
+        return True

@@ -1,0 +1,300 @@
+"""The write-back cache of a shard: which tickets are in memory, and which of them the store lacks.
+
+A hot ticket is in `hot`, in its current version. It is dirty when it changed since the last cut, in
+flight when the checkpoint under way is writing it, and clean when it is neither. A ticket that is
+deleted leaves a tombstone in its generation, so that the store's row is not taken for it until that
+row is gone. Memory is asked first; only where it says `UNREAD` may the store be asked.
+
+Knows nothing of time and of where a pending ticket waits. docs/architecture.md, Store.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from enum import Enum
+from typing import Final
+
+from parkade.shard.commands import Loaded, Parked, UniqueRow
+from parkade.shard.generation import Generation
+from parkade.shard.states import PENDING
+from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.unique import unique_name_of
+
+__all__ = ["UNREAD", "Memory", "Unread"]
+
+# What a hot ticket takes in memory beside its payload, measured.
+_TICKET_BYTES: Final = 500
+
+
+class Unread(Enum):
+    """The type of `UNREAD`."""
+
+    UNREAD = "unread"
+
+
+UNREAD: Final = Unread.UNREAD
+"""Memory cannot tell: ask the store."""
+
+
+class Memory:
+    """The tickets in memory, their payloads and unique rows, and the two generations.
+
+    `uniques` holds the row of every name that a hot ticket has or a generation changes; None means
+    that there is no row. `stored_at` tells how the store has a ticket, and of a hot or deleted one
+    only; a ticket that is not in it is not in the store.
+    """
+
+    __slots__ = (
+        "completed_lsn",
+        "dirty",
+        "flight",
+        "hot",
+        "lingering",
+        "payload_bytes",
+        "payload_bytes_max",
+        "payloads",
+        "stored_at",
+        "unique_users",
+        "uniques",
+    )
+
+    def __init__(self, completed_lsn: int, payload_bytes_max: int) -> None:
+        self.completed_lsn = completed_lsn
+        self.hot: dict[int, Ticket] = {}
+        self.dirty = Generation()
+        self.flight: Generation | None = None
+        self.stored_at: dict[int, StoredAt] = {}
+        self.uniques: dict[bytes, UniqueRow | None] = {}
+        self.unique_users: dict[bytes, int] = {}
+        self.payloads: dict[int, bytes] = {}
+        self.payload_bytes = 0
+        self.payload_bytes_max = payload_bytes_max
+        # Clean tickets in memory that no generation will remember at its completion.
+        self.lingering: set[int] = set()
+
+    # ------------------------------------------------------------------ looking
+
+    def look(self, serial: int) -> Ticket | Unread | None:
+        """The ticket; None when it is gone; UNREAD when only the store can tell."""
+        ticket = self.hot.get(serial)
+        if ticket is not None:
+            return ticket
+        return None if self.is_gone(serial) else UNREAD
+
+    def is_gone(self, serial: int) -> bool:
+        """Whether a tombstone stands for it."""
+        if serial in self.dirty.tickets:
+            return self.dirty.tickets[serial] is None
+        flight = self.flight
+        return flight is not None and serial in flight.tickets and flight.tickets[serial] is None
+
+    def is_clean(self, serial: int) -> bool:
+        """Whether neither generation has a version of it."""
+        flight = self.flight
+        return serial not in self.dirty.tickets and (flight is None or serial not in flight.tickets)
+
+    def is_fresh(self, snapshot_lsn: int) -> bool:
+        """Whether what was read from a snapshot may be used: no completion has overtaken it."""
+        return snapshot_lsn >= self.completed_lsn
+
+    def row(self, name: bytes) -> UniqueRow | Unread | None:
+        """A unique row; None when there is none; UNREAD when only the store can tell."""
+        return self.uniques.get(name, UNREAD)
+
+    def body(self, serial: int) -> bytes | Unread | None:
+        """Payload or result; None when there is none; UNREAD when only the store can tell."""
+        for generation in (self.dirty, self.flight):
+            if generation is None:
+                continue
+            if serial in generation.bodies:
+                return generation.bodies[serial]
+            if serial in generation.tickets and generation.tickets[serial] is None:
+                return None
+        return self.payloads.get(serial, UNREAD)
+
+    # ------------------------------------------------------------------ changing
+
+    def own(self, ticket: Ticket) -> Ticket:
+        """The version of a hot ticket that may be changed: the dirty one, or else a copy.
+
+        What is in the flight, or clean, is never changed: a checkpoint may be encoding it.
+        """
+        serial = ticket.serial
+        dirty = self.dirty
+        if serial in dirty.tickets:
+            return ticket
+        ticket = copy(ticket)
+        self.hot[serial] = dirty.tickets[serial] = ticket
+        dirty.moves.pop(serial, None)
+        dirty.size_bytes += _TICKET_BYTES
+        return ticket
+
+    def create(self, ticket: Ticket, payload: bytes) -> None:
+        """Take in a ticket that has never been."""
+        serial = ticket.serial
+        dirty = self.dirty
+        self.hot[serial] = dirty.tickets[serial] = ticket
+        dirty.bodies[serial] = payload
+        dirty.size_bytes += _TICKET_BYTES + len(payload)
+
+    def erase(self, ticket: Ticket) -> None:
+        """Delete a hot ticket. A tombstone stays if the store has it, or may be getting it."""
+        serial = ticket.serial
+        dirty = self.dirty
+        del self.hot[serial]
+        self.drop_payload(serial)
+        self._release_name(ticket)
+        dirty.moves.pop(serial, None)
+        dirty.bodies.pop(serial, None)
+        dirty.forget_history(serial, ticket.fence)
+        if self.is_in_store(serial):
+            dirty.tickets[serial] = None
+            dirty.gone[serial] = ticket
+            dirty.size_bytes += _TICKET_BYTES
+        else:
+            dirty.tickets.pop(serial, None)
+
+    def is_in_store(self, serial: int) -> bool:
+        """Whether the store has the ticket, or will have it when the flight is complete."""
+        flight = self.flight
+        return serial in self.stored_at or (flight is not None and serial in flight.tickets)
+
+    def set_body(self, serial: int, body: bytes | None) -> None:
+        """Replace payload or result; None deletes it."""
+        self.drop_payload(serial)
+        if body is None and not self.is_in_store(serial):
+            self.dirty.bodies.pop(serial, None)
+            return
+        self.dirty.bodies[serial] = body
+        self.dirty.size_bytes += 0 if body is None else len(body)
+
+    def set_row(self, name: bytes, row: UniqueRow | None) -> None:
+        """Write or delete a unique row."""
+        self.uniques[name] = row
+        self.dirty.uniques[name] = row
+        self.dirty.size_bytes += _TICKET_BYTES
+
+    def use_name(self, name: bytes) -> None:
+        """A hot ticket has this name: its row stays in memory as long."""
+        self.unique_users[name] = self.unique_users.get(name, 0) + 1
+
+    # ------------------------------------------------------------------ in and out
+
+    def adopt(self, loaded: Loaded) -> list[Ticket] | None:
+        """Take what was read into memory, clean, unless memory knows better.
+
+        The tickets that came in; None when the read is stale, and nothing did.
+        """
+        if not self.is_fresh(loaded.snapshot_lsn):
+            return None
+        taken = []
+        for serial, parked in loaded.tickets.items():
+            if parked is not None and self.look(serial) is UNREAD:
+                taken.append(self.admit(parked, loaded.uniques))
+        return taken
+
+    def admit(self, parked: Parked, rows: Mapping[bytes, UniqueRow | None]) -> Ticket:
+        """Take in one ticket that memory does not know. Its unique row must have been read too."""
+        ticket = parked.ticket
+        serial = ticket.serial
+        self.hot[serial] = ticket
+        self.stored_at[serial] = parked.stored_at
+        self.lingering.add(serial)
+        name = unique_name_of(ticket)
+        if name is not None:
+            self.use_name(name)
+            if name not in self.uniques:
+                self.uniques[name] = rows[name]
+        if parked.body is not None and ticket.state == PENDING:
+            self.keep_payload(serial, parked.body)
+        return ticket
+
+    def evict(self, ticket: Ticket) -> None:
+        """Let a clean ticket leave memory."""
+        serial = ticket.serial
+        del self.hot[serial]
+        self.stored_at.pop(serial, None)
+        if serial in self.payloads:
+            self.drop_payload(serial)
+        if ticket.unique is not None:
+            self._release_name(ticket)
+
+    def _release_name(self, ticket: Ticket) -> None:
+        name = unique_name_of(ticket)
+        if name is None:
+            return
+        users = self.unique_users[name] - 1
+        if users:
+            self.unique_users[name] = users
+        else:
+            del self.unique_users[name]
+            self._forget_rows((name,))
+
+    def _forget_rows(self, names: Iterable[bytes]) -> None:
+        flight_rows = () if self.flight is None else self.flight.uniques
+        for name in names:
+            if not (name in self.unique_users or name in self.dirty.uniques or name in flight_rows):
+                self.uniques.pop(name, None)
+
+    def keep_payload(self, serial: int, payload: bytes) -> None:
+        """Keep a clean payload, if there is room for it."""
+        if serial in self.payloads or self.payload_bytes + len(payload) > self.payload_bytes_max:
+            return
+        self.payloads[serial] = payload
+        self.payload_bytes += len(payload)
+
+    def drop_payload(self, serial: int) -> None:
+        """Let a kept payload go."""
+        payload = self.payloads.pop(serial, None)
+        if payload is not None:
+            self.payload_bytes -= len(payload)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def cut(self) -> Generation:
+        """What is dirty becomes the flight."""
+        assert self.flight is None, "one checkpoint at a time"
+        flight = self.flight = self.dirty
+        self.dirty = Generation()
+        return flight
+
+    def merge_back(self) -> None:
+        """The commit failed: what was in flight is dirty again, under what changed since."""
+        assert self.flight is not None, "no checkpoint is under way"
+        self.dirty = self.flight.under(self.dirty)
+        self.flight = None
+
+    def complete(
+        self,
+        lsn: int,
+        placed: Mapping[int, StoredAt | None],
+        keeps: Callable[[Ticket, StoredAt], bool],
+    ) -> Generation:
+        """The commit is done: what is in neither generation is clean, and leaves memory unless
+        `keeps` says that it is needed. The generation that was in flight."""
+        flight = self.flight
+        assert flight is not None, "no checkpoint is under way"
+        self.flight = None
+        self.completed_lsn = lsn
+        hot, dirty, stored_at, evict = self.hot, self.dirty.tickets, self.stored_at, self.evict
+        for serial, ticket in flight.tickets.items():
+            if ticket is None:
+                stored_at.pop(serial, None)
+                continue
+            at = placed[serial]
+            assert at is not None, serial
+            if serial in dirty:
+                stored_at[serial] = at
+            elif keeps(ticket, at):
+                stored_at[serial] = at
+                payload = flight.bodies.get(serial)
+                if payload is not None and ticket.state == PENDING:
+                    self.keep_payload(serial, payload)
+            else:
+                evict(ticket)
+        for serial in self.lingering:
+            clean = None if serial in dirty else hot.get(serial)
+            if clean is not None and not keeps(clean, stored_at[serial]):
+                evict(clean)
+        self.lingering.clear()
+        self._forget_rows(flight.uniques)
+        return flight

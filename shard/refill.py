@@ -1,0 +1,151 @@
+"""Refills: the window of a lane takes in the next ranks from outside, in order.
+
+What is outside lies in three places: hot tickets without a row yet, parked ones on their way to a
+row, and the rows of the table `lanes`. The rows are asked of the store; the rest is merged with
+them when they come. A rank whose first due is still ahead stays outside: nothing outside is due
+before its first due, so the edge itself says when there is something to fetch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from parkade.shard.commands import Loaded, UniqueRow
+from parkade.shard.lanes import RANK_MAX, SERIAL_BITS, SERIAL_MASK, SPILLED, Lane, Lanes
+from parkade.shard.memory import UNREAD
+from parkade.shard.ticket import Ticket
+
+__all__ = ["RefillAsk", "Refilled", "next_refill_ms", "take_rows", "wanting"]
+
+
+class RefillAsk(NamedTuple):
+    """Read the rows of a lane after (first due, serial), in order, at most `limit` of them."""
+
+    lane_number: int
+    after: tuple[int, int]
+    limit: int
+
+
+class Refilled(NamedTuple):
+    """The rows that were read, (first due, serial) each, and their tickets, of one snapshot.
+
+    `is_end`: the lane has no row after these.
+    """
+
+    lane_number: int
+    snapshot_lsn: int
+    rows: Sequence[tuple[int, int]]
+    is_end: bool
+    loaded: Loaded
+
+
+def room_of(lanes: Lanes, lane: Lane) -> int:
+    """How many more the window may take in now."""
+    bounds = lanes.bounds
+    size = len(lane)
+    if lanes.total >= bounds.windows_max:
+        return 0 if size else 1
+    return min(bounds.window_max - size, bounds.windows_max - lanes.total)
+
+
+def may_refill(lanes: Lanes, lane: Lane) -> bool:
+    """Whether a refill is wanted as soon as its time has come."""
+    if lane.is_refilling or room_of(lanes, lane) <= 0:
+        return False
+    if lane.window or len(lanes.by_key) <= lanes.bounds.lanes_max:
+        return True
+    heads = lanes.sorted_heads()
+    if len(heads) < lanes.bounds.lanes_max:
+        return True
+    return (-lane.priority, lane.edge, lane.seq) < heads[-1][0]
+
+
+def wanting(lanes: Lanes, now_ms: int) -> list[Lane]:
+    """The lanes whose window is low and which have something outside whose time has come."""
+    found = []
+    for lane in list(lanes.hungry):
+        if lane.edge == RANK_MAX or len(lane) > lanes.bounds.window_max // 2:
+            lanes.hungry.discard(lane)
+        elif lane.edge >> SERIAL_BITS <= now_ms and may_refill(lanes, lane):
+            found.append(lane)
+    found.sort(key=lambda lane: (-lane.priority, lane.edge, lane.seq))
+    return found
+
+
+def next_refill_ms(lanes: Lanes) -> int | None:
+    """When the next refill will be wanted; None when none is foreseen."""
+    low = lanes.bounds.window_max // 2
+    times = [
+        lane.edge >> SERIAL_BITS
+        for lane in lanes.hungry
+        if lane.edge < RANK_MAX and len(lane) <= low and may_refill(lanes, lane)
+    ]
+    return min(times, default=None)
+
+
+def take_rows(
+    lanes: Lanes, lane: Lane, result: Refilled | None, now_ms: int
+) -> tuple[list[Ticket], list[int]]:
+    """Merge rows with what memory has outside, and move the edge past all that was taken.
+
+    `result` None: the lane has no rows. The tickets taken in from rows, which still have to find
+    their place, and the serials of parked ones to load.
+    """
+    rows, last = ([], RANK_MAX) if result is None else _unknown_rows(lanes, lane, result)
+    parked = {} if result is None else result.loaded.tickets
+    names: Mapping[bytes, UniqueRow | None] = {} if result is None else result.loaded.uniques
+    came_in: list[Ticket] = []
+    to_load: list[int] = []
+    at, room = 0, room_of(lanes, lane)
+    while True:
+        row = rows[at] if at < len(rows) else RANK_MAX
+        rank = min(row, lane.first_outside())
+        if room <= 0 or rank > last or rank == RANK_MAX or rank >> SERIAL_BITS > now_ms:
+            break
+        serial = rank & SERIAL_MASK
+        if rank != row:
+            if not _take_outside(lanes, lane, rank):
+                to_load.append(serial)
+        else:
+            at += 1
+            ticket = parked.get(serial)
+            if ticket is None:
+                continue  # its row cannot be read: the host has it in quarantine
+            came_in.append(lanes.memory.admit(ticket, names))
+        room -= 1
+    lane.edge = RANK_MAX if rank == last == RANK_MAX else min(rank - 1, last)
+    lanes.changed.add(lane)
+    lanes.note_hunger(lane)
+    return came_in, to_load
+
+
+def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:
+    """Let a rank from outside into the window; False when its ticket has to be loaded first."""
+    serial = rank & SERIAL_MASK
+    del lane.ranks[serial]
+    move = lanes.memory.dirty.moves.pop(serial, None)
+    if lanes.seats.get(serial) == SPILLED:
+        lanes.seat(lane, rank)
+        return True
+    if move is None:
+        assert lanes.memory.flight is not None, serial
+        move = lanes.memory.flight.moves[serial]
+    lanes.start_loading(lane, rank, move)
+    return False
+
+
+def _unknown_rows(lanes: Lanes, lane: Lane, result: Refilled) -> tuple[list[int], int]:
+    """The ranks among the rows that memory has no other word on, and how far the rows reach."""
+    memory = lanes.memory
+    ranks = []
+    for first_due_ms, serial in result.rows:
+        known = memory.look(serial)
+        if known is UNREAD:
+            if serial not in lanes.loading and serial not in lane.ranks:
+                ranks.append(first_due_ms << SERIAL_BITS | serial)
+        elif known is not None and serial not in lanes.seats and memory.is_clean(serial):
+            # Met in its lane's rows while it waits for its due: the next checkpoint moves the row.
+            memory.own(known)
+    if result.is_end:
+        return ranks, RANK_MAX
+    first_due_ms, serial = result.rows[-1]
+    return ranks, first_due_ms << SERIAL_BITS | serial
