@@ -1,1 +1,142 @@
-"""parkade: an embedded, durable, sharded ticket engine. The public surface."""
+"""parkade: an embedded, durable, sharded ticket engine. The public surface.
+
+from parkade import Engine
+
+engine = Engine("data", shards=4)
+
+@engine.task
+def resize(path: str, width: int = 800) -> str: ...
+
+with engine:
+    resize.options(delay="10m").submit("cat.png")
+"""
+
+from parkade.attempt import Attempt, current_attempt
+from parkade.calls import Call
+from parkade.clock import Clock
+from parkade.durations import Duration
+from parkade.engine import Engine
+from parkade.errors import (
+    Backpressure,
+    BlockingInEventLoop,
+    ConfigError,
+    DashboardAuthMissing,
+    DeadReason,
+    DuplicateTicket,
+    EngineClosed,
+    EngineInUse,
+    ForkedEngine,
+    FormatTooNew,
+    MissingExtra,
+    NaiveDatetime,
+    NoAttempt,
+    ParkadeError,
+    PartialSubmit,
+    PayloadError,
+    ResultGone,
+    ResultTimeout,
+    ShardMismatch,
+    StorageDamaged,
+    StorageError,
+    StorageFull,
+    TicketCancelled,
+    TicketError,
+    TicketExpired,
+    TicketFailed,
+    UnknownTask,
+    UnknownTicket,
+    WaitInsideAttempt,
+    WorkflowChanged,
+)
+from parkade.policies import Backoff, Breaker, Limit, RetryPolicy, Secret
+from parkade.tasks import AsyncTask, SyncTask, Task, Tasks
+from parkade.ticket import Ticket
+from parkade.verdicts import (
+    Ambiguous,
+    Cancelled,
+    Drop,
+    Fail,
+    RetryAfter,
+    Snooze,
+    Unsafe,
+    Verdict,
+)
+from parkade.version import VERSION as __version__
+from parkade.views import (
+    AttemptInfo,
+    BulkResult,
+    CancelOutcome,
+    Page,
+    Progress,
+    State,
+    Stats,
+    StopReport,
+    TicketInfo,
+)
+
+__all__ = [
+    "Ambiguous",
+    "AsyncTask",
+    "Attempt",
+    "AttemptInfo",
+    "Backoff",
+    "Backpressure",
+    "BlockingInEventLoop",
+    "Breaker",
+    "BulkResult",
+    "Call",
+    "CancelOutcome",
+    "Cancelled",
+    "Clock",
+    "ConfigError",
+    "DashboardAuthMissing",
+    "DeadReason",
+    "Drop",
+    "DuplicateTicket",
+    "Duration",
+    "Engine",
+    "EngineClosed",
+    "EngineInUse",
+    "Fail",
+    "ForkedEngine",
+    "FormatTooNew",
+    "Limit",
+    "MissingExtra",
+    "NaiveDatetime",
+    "NoAttempt",
+    "Page",
+    "ParkadeError",
+    "PartialSubmit",
+    "PayloadError",
+    "Progress",
+    "ResultGone",
+    "ResultTimeout",
+    "RetryAfter",
+    "RetryPolicy",
+    "Secret",
+    "ShardMismatch",
+    "Snooze",
+    "State",
+    "Stats",
+    "StopReport",
+    "StorageDamaged",
+    "StorageError",
+    "StorageFull",
+    "SyncTask",
+    "Task",
+    "Tasks",
+    "Ticket",
+    "TicketCancelled",
+    "TicketError",
+    "TicketExpired",
+    "TicketFailed",
+    "TicketInfo",
+    "UnknownTask",
+    "UnknownTicket",
+    "Unsafe",
+    "Verdict",
+    "WaitInsideAttempt",
+    "WorkflowChanged",
+    "__version__",
+    "current_attempt",
+]

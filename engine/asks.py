@@ -1,4 +1,4 @@
-"""What the host is asked: a command for a shard or an inquiry about it, and where the answer goes."""
+"""What a shard is asked: a command or an inquiry, and where the answer goes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ class Inquiry(msgspec.Struct, frozen=True, gc=False):
     """Base of what is asked without changing anything."""
 
 
-class Look(Inquiry):
+class Look(Inquiry, frozen=True):
     """A ticket as it stands: answered by `Seen`, or None when there is none."""
 
     serial: int
@@ -24,20 +24,20 @@ class Look(Inquiry):
     wants_history: bool = False
 
 
-class AwaitEnd(Inquiry):
+class AwaitEnd(Inquiry, frozen=True):
     """Like `Look` with the body, answered when the ticket has ended (or is gone)."""
 
     serial: int
 
 
-class PageOf(Inquiry):
+class PageOf(Inquiry, frozen=True):
     """Tickets of one shard, newest first, with serials below `before`.
 
-    `prefix` names the index to walk; the rest says what a ticket must be. `due_from_ms` and
-    `due_to_ms` bound the due time of pending ones (from: inclusive, to: exclusive).
+    `prefix` names the index to walk (None: all tickets); the rest says what a ticket must be.
+    `due_from_ms` and `due_to_ms` bound the due time of pending ones (inclusive, exclusive).
     """
 
-    prefix: bytes
+    prefix: bytes | None
     before: int
     limit: int
     state: int | None = None
@@ -68,7 +68,7 @@ class ShardPage(msgspec.Struct, frozen=True):
 class Ask:
     """One thing asked of one shard. The answer goes to `slot` of a waiter, or to `then`."""
 
-    __slots__ = ("asked", "rereads", "size", "slot", "then", "waiter")
+    __slots__ = ("asked", "door_bytes", "size", "slot", "then", "waiter")
 
     def __init__(
         self,
@@ -78,12 +78,14 @@ class Ask:
         slot: int = 0,
         then: Callable[[Any, BaseException | None], None] | None = None,
         size: int = 0,
+        door_bytes: int = 0,
     ) -> None:
         self.asked = asked
         self.waiter = waiter
         self.slot = slot
         self.then = then
-        self.size = size  # bytes held against the door's bound until it is decided
+        self.size = size  # bytes that it may write, about
+        self.door_bytes = door_bytes  # held against the door's bound until it is decided
 
     def answer(self, value: Any, wakeups: Wakeups) -> None:
         if self.waiter is not None:

@@ -1,40 +1,40 @@
 """A checkpoint under way: the frozen flight of a shard, encoded in slices into one batch.
 
 `apply` never changes what is in the flight, so slices can be encoded between turns; what the batch
-says of each ticket comes back to the core when the commit is done (docs/architecture.md, The store).
+says of each ticket comes back to the core when the commit is done (docs/architecture.md, Store).
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
-from parkade.index_keys import index_keys
-from parkade.shard.core import Shard
-from parkade.shard.states import DONE, PENDING
+from parkade.index_keys import index_keys, task_digest
+from parkade.shard import ENTRY_LANE, Shard
+from parkade.shard.commands import UniqueRow
+from parkade.shard.states import DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
-from parkade.store.batch import Batch
+from parkade.store.batch import Batch, Claim, Commit, pack_ended
+from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
 
-__all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint", "encode_row"]
+__all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
-encode_row = msgspec.msgpack.Encoder().encode
+_encode_row = msgspec.msgpack.Encoder().encode
+_KEPT = (PENDING, RUNNING)  # states that retention does not look at
 
 
 class Checkpoint:
-    """From the cut to the completion. `is_building` -> `is_sent` -> `commit` is there."""
+    """From the cut to the completion: it is built, then sent, then `commit` is there."""
 
-    def __init__(self, core: Shard, epoch: int, settled_ms: int, now_ms: int) -> None:
+    def __init__(self, core: Shard, *, epoch: int, now_ms: int, settled_ms: int) -> None:
         cut = core.cut()
-        self.core = core
         self.lsn = cut.lsn
-        self.batch = Batch(
-            lsn=cut.lsn, epoch=epoch, settled_ms=settled_ms, now_ms=now_ms, counters=cut.counters
-        )
+        self.batch = Batch(cut.lsn, epoch, now_ms, settled_ms, cut.counters)
         self.placed: dict[int, StoredAt | None] = {}
-        self.commit: Any = None
+        self.commit: Commit | None = None
         self.is_sent = False
         self.is_building = True
+        self._core = core
         self._flight = cut.flight
         self._tickets: Iterator[tuple[int, Ticket | None]] = iter(cut.flight.tickets.items())
 
@@ -53,79 +53,91 @@ class Checkpoint:
                 self._write(serial, ticket)
 
     def _write(self, serial: int, ticket: Ticket) -> None:
-        core, batch = self.core, self.batch
-        serial_key = serial.to_bytes(8, "big")
-        stored = core.stored_at.get(serial)
-        batch.heads.append((serial_key, encode_ticket(ticket)))
-        now = self._placed(serial, ticket)
+        batch, stored = self.batch, self._core.stored_at.get(serial)
+        batch.heads[serial] = encode_ticket(ticket)
+        now = self._place(serial, ticket)
         self.placed[serial] = now
-        state, task = ticket.state, ticket.task
-        if stored is None:
-            batch.index_puts.extend(index_keys(serial_key, task, state, ticket.key))
-        elif stored.state != state:
-            old = set(index_keys(serial_key, stored.task, stored.state, stored.key))
-            new = set(index_keys(serial_key, task, state, ticket.key))
-            batch.index_deletes.extend(old - new)
-            batch.index_puts.extend(new - old)
-        if state > DONE - 1 and (stored is None or stored.state != state):
-            batch.ended.append((state, ticket.finished_ms, serial, task))
-        self._move(serial, stored, now)
+        if stored is None or stored.state != ticket.state:
+            self._index(serial, ticket, None if stored is None else stored.state)
+        if stored != now:
+            self._leave(serial, stored)
+            self._enter(serial, now)
 
-    def _placed(self, serial: int, ticket: Ticket) -> StoredAt:
-        lane_number, in_lane = 0, False
-        if ticket.state == PENDING:
-            lane_number = self.core.lane_number(ticket.lane)
-            in_lane = self.core.wants_lane_row(serial)
+    def _index(self, serial: int, ticket: Ticket, stored_state: int | None) -> None:
+        batch, serial_key, state = self.batch, serial.to_bytes(8, "big"), ticket.state
+        new = index_keys(serial_key, ticket, state)
+        if stored_state is None:
+            batch.index_puts += new
+        else:
+            old = index_keys(serial_key, ticket, stored_state)
+            batch.index_puts += [key for key in new if key not in old]
+            batch.index_deletes += [key for key in old if key not in new]
+        if state not in _KEPT:
+            digest = task_digest(ticket.task)
+            batch.ended.append(pack_ended(state, digest, ticket.finished_ms, serial))
+
+    def _place(self, serial: int, ticket: Ticket) -> StoredAt:
+        """How the store is to have it."""
+        if ticket.state != PENDING:
+            return StoredAt(ticket.state, ticket.due_ms, ticket.first_due_ms, 0)
+        lane_number = self._core.lane_number(ticket.lane)
+        in_lane = self._core.entry_kind(serial) == ENTRY_LANE
+        options, expiry_ms = ticket.options, 0
+        if options is not None and options.expires_ms is not None and ticket.fence == 0:
+            expiry_ms = ticket.first_due_ms + options.expires_ms
         return StoredAt(
-            ticket.state, ticket.due_ms, ticket.first_due_ms, lane_number,
-            ticket.task, ticket.key, in_lane,
-        )  # fmt: skip
+            PENDING, ticket.due_ms, ticket.first_due_ms, lane_number, expiry_ms, in_lane
+        )
 
-    def _move(self, serial: int, stored: StoredAt | None, now: StoredAt | None) -> None:
-        """The pending position that it leaves and the one that it takes, where they differ."""
-        was_pending = stored is not None and stored.state == PENDING
-        is_pending = now is not None and now.state == PENDING
-        if was_pending and is_pending and stored == now:
+    def _leave(self, serial: int, stored: StoredAt | None) -> None:
+        """Gives up the pending position that the last checkpoint left it."""
+        if stored is None or stored.state != PENDING:
             return
-        if stored is not None and was_pending:
-            self.batch.leaves.append(
-                (stored.due_ms, serial, stored.first_due_ms, stored.lane_number)
-            )
-        if now is not None and is_pending:
-            place = (now.due_ms, serial, now.first_due_ms, now.lane_number)
-            (self.batch.enters_lane if now.in_lane else self.batch.enters_agenda).append(place)
+        leaves, first_due, lane = self.batch.leaves, stored.first_due_ms, stored.lane_number
+        leaves.append(pack_entry(stored.due_ms, serial, first_due, lane, NEGATIVE))
+        if stored.expiry_ms:
+            flags = NEGATIVE | EXPIRY
+            self.batch.agenda.append(pack_entry(stored.expiry_ms, serial, first_due, lane, flags))
+
+    def _enter(self, serial: int, now: StoredAt) -> None:
+        if now.state != PENDING:
+            return
+        batch, first_due, lane = self.batch, now.first_due_ms, now.lane_number
+        rows = batch.lane_rows if now.in_lane else batch.agenda
+        rows.append(pack_entry(now.due_ms, serial, first_due, lane))
+        if now.expiry_ms:
+            batch.agenda.append(pack_entry(now.expiry_ms, serial, first_due, lane, EXPIRY))
 
     def _forget(self, serial: int) -> None:
         self.placed[serial] = None
-        stored = self.core.stored_at.get(serial)
+        stored = self._core.stored_at.get(serial)
         if stored is None:
             return
-        batch, serial_key = self.batch, serial.to_bytes(8, "big")
-        batch.head_deletes.append(serial_key)
-        batch.body_deletes.append(serial_key)
-        batch.history_deletes.append(serial_key)
-        batch.index_deletes.extend(index_keys(serial_key, stored.task, stored.state, stored.key))
-        self._move(serial, stored, None)
+        self.batch.heads[serial] = None
+        gone = self._flight.gone[serial]
+        self.batch.index_deletes += index_keys(serial.to_bytes(8, "big"), gone, stored.state)
+        self._leave(serial, stored)
 
     def _build_rest(self) -> None:
         flight, batch = self._flight, self.batch
+        tickets = flight.tickets
         for serial, body in flight.bodies.items():
-            serial_key = serial.to_bytes(8, "big")
-            ticket = flight.tickets.get(serial)
-            if body is None or ticket is None:
-                batch.body_deletes.append(serial_key)
-            else:
-                kind = BODY_RESULT if ticket.state == DONE else BODY_PAYLOAD
-                batch.bodies.append((serial_key, kind + body))
+            ticket = tickets.get(serial)
+            if ticket is None:
+                continue  # a deleted head takes its body with it
+            kind = BODY_RESULT if ticket.state == DONE else BODY_PAYLOAD
+            batch.bodies[serial] = None if body is None else kind + body
         for name, row in flight.uniques.items():
-            batch.uniques.append((name, None if row is None else encode_row(row)))
+            batch.uniques[name] = None if row is None else _claim(row)
         for (serial, fence), attempt in flight.history.items():
-            if flight.tickets.get(serial) is not None:
-                key = serial.to_bytes(8, "big") + fence.to_bytes(8, "big")
-                batch.history.append((key, encode_row(attempt)))
+            if tickets.get(serial) is not None:
+                batch.history[serial, fence] = _encode_row(attempt)
         for serial, move in flight.moves.items():
-            if serial not in flight.tickets:
-                place = (move.due_ms, serial, move.first_due_ms, move.lane_number)
-                batch.leaves.append(place)
-                batch.enters_lane.append(place)
-        batch.lane_names.extend(self.core.lane_names())
+            place = (move.due_ms, serial, move.first_due_ms, move.lane_number)
+            batch.leaves.append(pack_entry(*place, NEGATIVE))
+            batch.lane_rows.append(pack_entry(*place))
+        batch.lane_names |= flight.lane_names
+
+
+def _claim(row: UniqueRow) -> Claim:
+    return Claim(_encode_row(row), row.until_ms)

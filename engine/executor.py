@@ -170,6 +170,8 @@ class Executor:
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Begin attempts. Returns at once and never raises: whatever goes wrong is an outcome."""
+        if self._is_closed:
+            return
         threaded: list[_Run] = []
         looped: list[_Run] = []
         with self._lock:

@@ -1,8 +1,8 @@
 """The threads that touch the disk for a shard: one that writes frames and reads, one that commits.
 
 A waiting frame goes before the next read, so that a load or a sweep delays an answer by one slice
-at most. Whatever was done comes back to the core thread as a call (`Post`). Both kinds of worker can
-be stepped by hand (`run_one`), which is how the simulation orders them.
+at most. Whatever was done comes back to the core thread as a call (`Post`). Both kinds of worker
+can be stepped by hand (`run_one`), which is how the simulation orders them.
 """
 
 import queue
@@ -62,7 +62,9 @@ class _Call:
 
     __slots__ = ("done", "work")
 
-    def __init__(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+    def __init__(
+        self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
+    ) -> None:
         self.work = work
         self.done = done
 

@@ -1,4 +1,4 @@
-"""Every bound of the host, with its reason. Bytes and counts are per shard unless a name says engine."""
+"""Every bound of the host, with its reason. Bytes and counts are of one shard unless said."""
 
 __all__ = [
     "BODY_FETCH_MAX",
@@ -8,13 +8,16 @@ __all__ = [
     "CHECKPOINT_RETRY_MS",
     "CHECKPOINT_TICKETS_MAX",
     "COMMANDS_PER_TURN_MAX",
+    "COMMAND_BYTES_MAX",
     "DIRTY_BYTES_MAX",
     "DOOR_BYTES_MAX",
     "ENCODE_SLICE_TICKETS",
     "FIND_LIMIT_MAX",
     "FIND_SCAN_MAX",
+    "FRAME_MARGIN_BYTES",
     "IDLE_COVER_MS",
     "LOAD_CHUNK",
+    "OUTCOME_BYTES",
     "POISON_WINDOW_MS",
     "RECOVERIES_IN_WINDOW_MAX",
     "REREADS_BEFORE_HOLD",
@@ -31,8 +34,11 @@ SHARDS_DEFAULT = 4
 SHARDS_MAX = 256  # a part has 16 bits; beyond this, descriptors and fsyncs cost more than they give
 
 COMMANDS_PER_TURN_MAX = 4_096  # so that timers and leases are looked at every few milliseconds
-TURN_BYTES_MAX = 4_000_000  # a segment and its spare must have room for it
+TURN_BYTES_MAX = 256_000  # of one frame; a larger command makes one alone, in a larger segment
+FRAME_MARGIN_BYTES = 65_536  # what a frame may be larger than the estimate of its records
 SUBMIT_CHUNK = 1_000  # drafts in one command
+COMMAND_BYTES_MAX = 128_000  # a chunk of drafts or outcomes is split there
+OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 
 DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
 DIRTY_BYTES_MAX = 48_000_000  # dirty and flight; at it submits wait for the checkpoint

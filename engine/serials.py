@@ -1,7 +1,7 @@
 """Serials: one rising sequence for the engine, never reused, leased in blocks from the house.
 
-A serial is `max(now_ms << 20, last + 1)`, and past the lease `last + 1`, so that no submit waits for
-a lease; an open starts at the lease of the open before it (docs/architecture.md, Identity).
+A serial is `max(now_ms << 20, last + 1)`, and past the lease `last + 1`, so that no submit waits
+for a lease; an open starts at the lease of the open before it (docs/architecture.md, Identity).
 """
 
 import threading
@@ -10,6 +10,14 @@ from collections.abc import Callable
 from parkade.limits import SERIAL_LEASE
 
 __all__ = ["Serials"]
+
+SERIAL_MAX = (1 << 64) - 1
+TIME_MS_MAX = 1 << 43  # the year 2248: a clock beyond it must not use the sequence up
+
+
+def _timed(now_ms: int) -> int:
+    """The serial that stands for a time."""
+    return min(max(now_ms, 0), TIME_MS_MAX) << 20
 
 
 class Serials:
@@ -26,24 +34,21 @@ class Serials:
     def take(self, count: int, now_ms: int) -> int:
         """The first of `count` serials in a row."""
         with self._lock:
-            first = max(now_ms << 20, self._last + 1)
+            first = max(_timed(now_ms), self._last + 1)
             if first + count > self._lease_until:
                 first = self._last + 1
             self._last = first + count - 1
-            ask = not self._is_asked and (
-                self._last >= self._half or now_ms << 20 >= self._half
-            )
+            ask = not self._is_asked and (self._last >= self._half or _timed(now_ms) >= self._half)
             if ask:
                 self._is_asked = True
         if ask:
             self._ask_lease()
         return first
 
-    @property
-    def next_lease(self) -> int:
+    def next_lease(self, now_ms: int) -> int:
         """The end of the lease to ask for now."""
         with self._lock:
-            return max(self._last + 1, self._lease_until - SERIAL_LEASE // 2) + SERIAL_LEASE
+            return min(max(self._last + 1, _timed(now_ms)) + SERIAL_LEASE, SERIAL_MAX)
 
     def extend(self, until: int) -> None:
         """A lease is durable."""

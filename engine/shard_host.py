@@ -1,57 +1,51 @@
 """One shard as the core thread serves it: its queues, its turn, what waits for its disk.
 
 `turn` is the whole engine in small: decide -> apply -> hand the frame over; `_durable` is the only
-way out for an answer. What the pure core asks for (loads, sweeps, lane rows) goes to the shard's I/O
-thread and comes back here (docs/architecture.md, Turn, records, apply).
+way out for an answer. What the pure core asks for (loads, sweeps, lane rows) goes to the shard's
+I/O thread and comes back here (docs/architecture.md, Turn, records, apply).
 """
 
-import copy
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from parkade import inquiring, limits, reading
+from parkade import inquiring, limits
 from parkade.asks import Ask, AwaitEnd, Inquiry
-from parkade.checkpoint import Checkpoint
+from parkade.checkpointing import Checkpointing
+from parkade.errors import EngineClosed
+from parkade.inquiring import FromStore, NotEnded
 from parkade.io import ShardIO, Writer
-from parkade.shard import commands
+from parkade.opening import OpenShard
+from parkade.read_ahead import ReadAhead
 from parkade.shard.commands import Loaded, Need, Submit, Verdict
-from parkade.shard.core import Shard
-from parkade.store.errors import NoRoom, StoreError
-from parkade.store.journal import Journal
-from parkade.store.parked import Parked
+from parkade.shard.placement import Placement
+from parkade.store.errors import NoRoom
 from parkade.store.record import Record
 from parkade.waiters import Wakeups
 
-__all__ = ["HostPort", "Opened", "ShardHost"]
+__all__ = ["HostPort", "ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
 
 
-class Opened(Protocol):
-    """A shard as recovery hands it over."""
-
-    core: Shard
-    journal: Journal
-    store: Parked
-
-
 class HostPort(Protocol):
-    """What a shard needs of the engine around it."""
+    """What a shard needs of the engine around it. Times are those of the pass under way."""
 
     wakeups: Wakeups
+    now_ms: int
+    mono_ms: int
+    settled_ms: int
 
-    def post(self, function: Callable[..., None], *arguments: Any) -> None: ...
-    def settled_ms(self) -> int: ...
-    def storage_error(self, shard: int, error: BaseException) -> Exception: ...
-    def reopen(self, shard: int) -> Opened: ...
-    def recovered(self, shard: "ShardHost") -> None: ...
-    def refused(self, shard: "ShardHost") -> None: ...
-    def report(self, what: str, error: BaseException) -> None: ...
+    def decided(self, ask: Ask) -> None: ...
+    def failure(self, shard: int, error: BaseException) -> Exception: ...
+    def reopen(self, shard: "ShardHost") -> OpenShard: ...
+    def shard_recovered(self, shard: "ShardHost") -> None: ...
+    def shard_failed(self, shard: "ShardHost") -> None: ...
+    def report(self, what: str, error: BaseException | None) -> None: ...
 
 
 class ShardHost:
-    """Used by the core thread alone, but for `core`'s flight, which the writer may read."""
+    """Used by the core thread alone."""
 
     def __init__(self, number: int, host: HostPort, io: ShardIO, writer: Writer) -> None:
         self.number = number
@@ -64,126 +58,193 @@ class ShardHost:
         self.submits: deque[Ask] = deque()
         self.awaiting: dict[int, list[Ask]] = {}
         self.quarantined: set[int] = set()
-        self.checkpoints = self.recoveries = self.callbacks_failed = 0
-        self.is_closing = False
-        self._last_failure_ms: int | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forgets all that hangs on the core and the journal of before."""
-        self.outputs: deque[tuple[int, Ask, Any]] = deque()
-        self.records: list[Record] = []
-        self.records_bytes = 0
-        self.frame_in_flight = False
-        self.waiting: list[tuple[Ask, Need]] = []
-        self.loading: list[tuple[Ask, Need]] | None = None
-        self.due_loads: deque[int] = deque()
-        self.due_loading: list[int] | None = None
-        self.sweeping = self.refilling = False
-        self.checkpoint: Checkpoint | None = None
-        self.checkpoint_wanted = False
-        self.refine_left = False
-        self.first_dirty_ms: int | None = None
-        self.last_frame_ms: int | None = None
-        self.retry_checkpoint_ms: int | None = None
-        self.rereads = 0
+        self.recoveries = self.checkpoints = self.callbacks_failed = 0
+        self._failed_at_ms: int | None = None
 
     # ------------------------------------------------------------------------------ opening
 
-    def install(self, opened: Opened, now_ms: int) -> None:
+    def install(self, opened: OpenShard) -> None:
         """Begins to serve what was opened or recovered."""
-        self._reset()
-        self.core, self.journal, self.store = opened.core, opened.journal, opened.store
+        self.core, self.journal = opened.core, opened.journal
+        self.store, self.reader = opened.store, opened.reader
         self.durable_lsn = self.core.lsn
+        self.outputs: deque[tuple[int, Ask, Any]] = deque()
+        self.records: list[Record] = []
+        self.records_bytes = 0
+        self.frame_in_flight = self.spare_in_flight = False
+        self.has_room = self.is_full = False
+        self._wanted_bytes = 0
+        self._is_waiting = False
+        self._spare_retry_ms = self.host.mono_ms
+        self.uncovered_since_ms: int | None = None
+        self.waiting: list[tuple[Ask, Need]] = []
+        self.loading: list[tuple[Ask, Need]] | None = None
+        self.dropped_reads = 0
+        self.read_ahead = ReadAhead(self)
+        self.checkpointing = Checkpointing(self)
         self.status, self.error = OPEN, None
-        self.core.reanchor(now_ms)
 
-    def refuse(self, error: BaseException) -> None:
-        """Serves no more: what is asked is answered with the reason."""
-        self.status, self.error = REFUSED, error
-        self._fail_everything(error)
-        self.host.refused(self)
+    @property
+    def placement(self) -> Placement:
+        return self.core.placement
+
+    @property
+    def is_open(self) -> bool:
+        return self.status == OPEN
+
+    def is_suspect(self, serial: int) -> bool:
+        ticket = self.core.hot.get(serial)
+        return ticket is not None and ticket.is_suspect
 
     # --------------------------------------------------------------------------------- turn
 
     def put(self, ask: Ask) -> None:
+        """Takes an ask to be decided in its turn; a refused shard answers with its reason."""
         if self.status in (REFUSED, CLOSED):
+            self.host.decided(ask)
             ask.fail(self._refusal(), self.host.wakeups)
         elif type(ask.asked) is Submit:
             self.submits.append(ask)
         else:
             self.asks.append(ask)
 
-    def turn(self, now_ms: int, mono_ms: int) -> bool:
-        """One bounded piece of work; True when there is more to do at once."""
+    def turn(self) -> None:
+        """One bounded piece of work."""
         if self.status != OPEN:
-            return False
-        self.core.has_room = self.journal.has_room(limits.TURN_BYTES_MAX)
-        self._fire(now_ms)
-        self._decide_some(now_ms)
-        self._read_ahead(now_ms)
-        self._checkpoint_step(now_ms, mono_ms)
-        self.hand_frame(mono_ms)
-        return self._has_more()
+            return
+        self._look_for_room()
+        self.read_ahead.fire()
+        self._decide_some()
+        if self.status != OPEN:
+            return
+        self._load_waiting()
+        self.read_ahead.ask()
+        self.checkpointing.step()
+        self.hand_frame()
+        self._cover_when_idle()
 
-    def _has_more(self) -> bool:
+    def _look_for_room(self) -> None:
+        """Room first: a turn is decided only when segment and spare take the largest one."""
+        wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
+        self.has_room = self.journal.has_room(wanted_bytes)
+        if self.has_room:
+            self.is_full = False
+        else:
+            self._prepare_spare()
+        self.core.has_room = not self.is_full
+
+    def _takes(self, ask: Ask) -> bool:
+        """Whether the frame that is being gathered has room for what the ask may write.
+
+        Without a spare, what ends things may use what is left; a submit is then refused.
+        """
+        gathered = self.records_bytes
+        if gathered and gathered + ask.size > limits.TURN_BYTES_MAX:
+            return False
+        need_bytes = gathered + ask.size + limits.FRAME_MARGIN_BYTES
+        if self.has_room and ask.size <= limits.TURN_BYTES_MAX:
+            return True
+        if self.journal.has_room(need_bytes):
+            self._wanted_bytes = 0
+            return True
+        if type(ask.asked) is not Submit and self.journal.fits(need_bytes):
+            return True
+        self._wanted_bytes = need_bytes
+        return type(ask.asked) is Submit and self.is_full
+
+    @property
+    def takes_starts(self) -> bool:
+        return self.status == OPEN and self.has_room
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another turn has work without anything new coming in."""
         if self.status != OPEN:
             return False
-        checkpoint_builds = self.checkpoint is not None and self.checkpoint.is_building
-        return bool(self.asks) or (bool(self.submits) and self.takes_submits) or checkpoint_builds
+        has_asks = bool(self.asks or self.submits) and not self._is_waiting
+        return has_asks or self.checkpointing.is_building
+
+    def wait_ms(self) -> int:
+        """How long nothing is to be done, if nothing comes in."""
+        host, wait_ms = self.host, limits.WAIT_MS_MAX
+        wake_ms = self.placement.next_wake()
+        if wake_ms is not None:
+            wait_ms = min(wait_ms, wake_ms - host.now_ms)
+        checkpoint_ms = self.checkpointing.next_ms()
+        if checkpoint_ms is not None:
+            wait_ms = min(wait_ms, checkpoint_ms - host.mono_ms)
+        if self.uncovered_since_ms is not None:
+            cover_ms = self.uncovered_since_ms + limits.IDLE_COVER_MS
+            wait_ms = min(wait_ms, cover_ms - host.mono_ms)
+        return wait_ms
 
     @property
     def takes_submits(self) -> bool:
-        return self.core.memory_bytes < limits.DIRTY_BYTES_MAX
+        """False at the dirty bound: submits then wait for the checkpoint."""
+        flight = self.core.flight
+        held_bytes = self.core.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
+        return held_bytes < limits.DIRTY_BYTES_MAX
 
-    def next_wake_ms(self) -> int | None:
-        """The wall time at which this shard has something to do by itself."""
-        return self.core.next_wake() if self.status == OPEN else None
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing undecided, nothing on its way to the disk, nothing dirty."""
+        if self.status == RECOVERING:
+            return False
+        if self.status != OPEN:
+            return True
+        return not (
+            self.asks or self.submits or self.waiting or self.loading or self.records
+            or self.frame_in_flight or self.outputs or self.checkpointing.is_busy
+            or not self.core.dirty.is_empty
+        )  # fmt: skip
 
-    def _decide_some(self, now_ms: int) -> None:
-        for _ in range(min(len(self.asks), limits.COMMANDS_PER_TURN_MAX)):
-            self.decide(self.asks.popleft(), now_ms)
-            if self.status != OPEN:
-                return
-        while (
-            self.submits
-            and self.records_bytes < limits.TURN_BYTES_MAX
-            and self.takes_submits
-            and self.status == OPEN
-        ):
-            self.decide(self.submits.popleft(), now_ms)
+    def _decide_some(self) -> None:
+        """Asks in their order, submits in theirs; what has no room waits undecided."""
+        self._is_waiting = False
+        for queue, is_taken in ((self.asks, True), (self.submits, self.takes_submits)):
+            for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX)):
+                if not is_taken or not self._takes(queue[0]):
+                    self._is_waiting = True
+                    break
+                self.decide(queue.popleft())
+                if self.status != OPEN:
+                    return
 
-    def decide(self, ask: Ask, now_ms: int, loaded: Loaded | None = None) -> None:
+    def decide(self, ask: Ask, loaded: Loaded | None = None) -> None:
         """Answers, or sets aside, one ask; an error in deciding fails it alone."""
-        asked = ask.asked
+        asked, host = ask.asked, self.host
         try:
             if isinstance(asked, Inquiry):
                 self._inquire(ask, asked, loaded)
                 return
-            verdict = self.core.decide(asked, now_ms, self.host.settled_ms(), loaded)
+            verdict = self.core.decide(asked, host.now_ms, host.settled_ms, loaded)
         except Exception as error:
-            self.host.report(f"deciding {type(asked).__name__}", error)
-            ask.fail(error, self.host.wakeups)
+            host.report(f"deciding {type(asked).__name__}", error)
+            host.decided(ask)
+            ask.fail(error, host.wakeups)
             return
         if verdict.need is not None:
-            self._set_aside(ask, verdict.need, loaded)
+            self.waiting.append((ask, verdict.need))
             return
-        self.apply(verdict, loaded, ask.size)
+        host.decided(ask)
+        self._apply(verdict, loaded, ask.size)
         if self.status == OPEN:
             self.hold(ask, verdict.answers)
+        else:
+            ask.fail(host.failure(self.number, self.error or RuntimeError()), host.wakeups)
 
-    def apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
-        """Applies what was decided; an error here poisons the shard: memory may be wrong."""
+    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
+        """Applies what was decided; an error here poisons the shard: its memory may be wrong."""
         records = verdict.records
         if not records:
             return
         try:
             if loaded is not None:
                 self.core.adopt(loaded)
+            apply = self.core.apply
             for record in records:
-                self.core.apply(record)
+                apply(record)
         except Exception as error:
-            self.host.report(f"applying to shard {self.number:02d}", error)
             self.poison(error)
             return
         self.records += records
@@ -205,316 +266,232 @@ class ShardHost:
             self.callbacks_failed += 1
             self.host.report("handing out an answer", error)
 
-    # --------------------------------------------------------------------------- the journal
+    # ---------------------------------------------------------------------------- the journal
 
-    def hand_frame(self, mono_ms: int) -> None:
+    def hand_frame(self) -> None:
         """One frame is in flight at a time; the next carries what has come since."""
         if self.status != OPEN or self.frame_in_flight or not self.records:
             return
         records, self.records, self.records_bytes = self.records, [], 0
         self.frame_in_flight = True
-        self.last_frame_ms = mono_ms
-        self.io.append(self.journal, records, self._durable, self._append_failed)
+        journal = self.journal
+
+        def failed(error: Exception) -> None:
+            if journal is self.journal:
+                self.poison(error)
+
+        self.io.append(journal, records, self._durable, failed)
 
     def _durable(self, lsn: int) -> None:
+        if self.status != OPEN:
+            return
         self.frame_in_flight = False
         self.durable_lsn = lsn
+        self.uncovered_since_ms = self.host.mono_ms
         outputs = self.outputs
         while outputs and outputs[0][0] <= lsn:
             _, ask, value = outputs.popleft()
             self._release(ask, value)
-        if not self.journal.has_spare:
-            self._prepare_spare()
 
     def _prepare_spare(self) -> None:
+        """Off the turn: only this may meet a full disk."""
+        host = self.host
+        if self.spare_in_flight or self.status != OPEN or host.mono_ms < self._spare_retry_ms:
+            return
+        self.spare_in_flight = True
         self.io.call(self.journal.prepare_spare, self._spare_prepared)
 
     def _spare_prepared(self, _: None, error: Exception | None) -> None:
+        self.spare_in_flight = False
+        if isinstance(error, NoRoom):
+            self.is_full = True
+            self._spare_retry_ms = self.host.mono_ms + limits.CHECKPOINT_RETRY_MS
+        elif error is not None:
+            self.poison(error)
+
+    def _cover_when_idle(self) -> None:
+        since = self.uncovered_since_ms
+        if since is None or self.frame_in_flight or self.status != OPEN:
+            return
+        if self.host.mono_ms - since >= limits.IDLE_COVER_MS:
+            self.uncovered_since_ms = None
+            self.io.call(self.journal.write_covering_frame, self.failed_if)
+
+    def failed_if(self, _: Any, error: Exception | None) -> None:
+        """The end of maintenance whose value nobody needs."""
         if error is not None and not isinstance(error, NoRoom):
             self.poison(error)
 
-    def _append_failed(self, error: Exception) -> None:
-        self.frame_in_flight = False
-        self.poison(error)
-
-    # --------------------------------------------------------------------- poison and recovery
+    # ------------------------------------------------------------------- poison and recovery
 
     def poison(self, error: BaseException) -> None:
         """Throws the shard's memory away; what was not decided yet is kept for afterwards."""
         if self.status != OPEN:
             return
-        self.host.report(f"shard {self.number:02d} failed and is recovered from disk", error)
         self.status, self.error = RECOVERING, error
-        failure = self.host.storage_error(self.number, error)
-        for _, ask, _ in self.outputs:
-            ask.fail(failure, self.host.wakeups)
+        self.host.report(f"shard {self.number:02d} failed and is recovered from its disk", error)
+        last, self._failed_at_ms = self._failed_at_ms, self.host.mono_ms
+        if last is not None and self.host.mono_ms - last < limits.POISON_WINDOW_MS:
+            self.refuse(error)
+            return
+        held = [ask for _, ask, _ in self.outputs]
         self.outputs.clear()
-        undecided = [ask for ask, _ in self.waiting]
-        if self.loading:
-            undecided += [ask for ask, _ in self.loading]
-        for asks in self.awaiting.values():
-            undecided += asks
-        self.awaiting = {}
-        self.asks.extendleft(reversed(undecided))
-        self.waiting, self.loading = [], None
-        if self.checkpoint is None or not self.checkpoint.is_sent:
-            self._recover()
+        self.asks.extendleft(reversed(self._set_aside_asks()))
+        self.host.shard_failed(self)
+        self._fail(held, error)
+        if not self.checkpointing.is_sent:
+            self.recover()
 
-    def _recover(self) -> None:
-        self.checkpoint = None
-        self.io.call(lambda: self.host.reopen(self.number), self._recovered)
+    def recover(self) -> None:
+        """From disk, on the I/O thread: after what that had under way."""
+        self.io.call(lambda: self.host.reopen(self), self._recovered)
 
-    def may_recover(self, mono_ms: int) -> bool:
-        """By itself once; a second failure within a minute needs the operator."""
-        last, self._last_failure_ms = self._last_failure_ms, mono_ms
-        return last is None or mono_ms - last >= limits.POISON_WINDOW_MS
-
-    def _recovered(self, opened: Opened | None, error: Exception | None) -> None:
+    def _recovered(self, opened: OpenShard | None, error: Exception | None) -> None:
         if opened is None:
             self.refuse(error or RuntimeError("recovery gave nothing"))
             return
         self.recoveries += 1
-        self.opened = opened
-        self.host.recovered(self)
+        self.install(opened)
+        self.host.shard_recovered(self)
 
-    def _refusal(self) -> Exception:
-        return self.host.storage_error(self.number, self.error or RuntimeError("closed"))
-
-    def _fail_everything(self, error: BaseException) -> None:
-        failure = self.host.storage_error(self.number, error)
-        asks = [ask for _, ask, _ in self.outputs]
-        asks += [*self.asks, *self.submits, *(ask for ask, _ in self.waiting)]
-        asks += [ask for ask, _ in self.loading or []]
-        asks += [ask for listed in self.awaiting.values() for ask in listed]
+    def refuse(self, error: BaseException) -> None:
+        """Serves no more: whoever asks is answered with the reason; the other shards go on."""
+        self.host.report(f"shard {self.number:02d} is closed", error)
+        was_served = self.status in (OPEN, RECOVERING) and hasattr(self, "core")
+        self.status, self.error = REFUSED, error
+        asks, held = [*self.asks, *self.submits], list[Ask]()
         self.asks.clear()
         self.submits.clear()
-        self.awaiting = {}
-        self._reset()
+        if was_served:
+            asks += self._set_aside_asks()
+            held = [ask for _, ask, _ in self.outputs]
+            self.outputs.clear()
+        self.host.shard_failed(self)
+        for ask in asks:
+            self.host.decided(ask)
+        self._fail(asks + held, error)
+
+    def refuse_rest(self) -> None:
+        """At the end of a stop: whoever still waits gets an answer."""
+        asks = [*self.asks, *self.submits]
+        if hasattr(self, "core"):
+            asks += self._set_aside_asks()
+            asks += [ask for _, ask, _ in self.outputs]
+        self.asks.clear()
+        self.submits.clear()
+        for ask in asks:
+            ask.fail(EngineClosed("engine.stop"), self.host.wakeups)
+
+    def _set_aside_asks(self) -> list[Ask]:
+        """What waits for the store or for an end, taken out."""
+        asks = [ask for ask, _ in self.loading or []] + [ask for ask, _ in self.waiting]
+        asks += [ask for listed in self.awaiting.values() for ask in listed]
+        self.loading, self.waiting, self.awaiting = None, [], {}
+        return asks
+
+    def _fail(self, asks: Iterable[Ask], error: BaseException) -> None:
+        failure = self.host.failure(self.number, error)
         for ask in asks:
             ask.fail(failure, self.host.wakeups)
 
-    # -------------------------------------------------------------------- what must be loaded
+    def _refusal(self) -> Exception:
+        return self.host.failure(self.number, self.error or RuntimeError("the shard is closed"))
 
-    def _set_aside(self, ask: Ask, need: Need, loaded: Loaded | None) -> None:
-        if loaded is not None and self.quarantined.intersection(need.serials):
-            ask.fail(self._damaged_ticket(need), self.host.wakeups)
-            return
-        self.waiting.append((ask, need))
+    # ------------------------------------------------------------------ what must be read first
 
-    def _damaged_ticket(self, need: Need) -> Exception:
-        serial = next(iter(self.quarantined.intersection(need.serials)))
-        return self.host.storage_error(self.number, reading.row_damage(serial))
+    def read(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Has something read; what a shard of before was asked is dropped, an error refuses."""
+        core = self.core
+
+        def finished(got: Any, error: Exception | None) -> None:
+            if self.status != OPEN or core is not self.core:
+                return
+            if error is not None:
+                self.refuse(error)
+            else:
+                done(got)
+
+        self.io.call(work, finished)
 
     def _load_waiting(self) -> None:
         if self.loading is not None or not self.waiting:
             return
-        batch, self.waiting = self.waiting, []
-        serials = list({serial for _, need in batch for serial in need.serials})
-        uniques = list({name for _, need in batch for name in need.uniques})
-        self.loading = batch
-        store = self.store
-        self.io.call(lambda: reading.load(store, serials, uniques), self._loaded)
+        batch = self.loading = self.waiting[: limits.LOAD_CHUNK]
+        self.waiting = self.waiting[limits.LOAD_CHUNK :]
+        serials = {serial for _, need in batch for serial in need.serials}
+        uniques = {name for _, need in batch for name in need.uniques}
+        reader = self.reader
+        self.read(lambda: reader.load(serials, uniques), self._loaded)
 
-    def _loaded(self, got: "reading.Read | None", error: Exception | None) -> None:
-        batch, self.loading = self.loading, None
-        if batch is None or self.status != OPEN:
-            return
-        if got is None:
-            self._read_failed(error)
-            return
+    def _loaded(self, got: Any) -> None:
+        batch, self.loading = self.loading or [], None
         self.quarantined |= got.damaged
-        if self._is_stale(got.loaded.snapshot_lsn):
+        if self.is_stale(got.snapshot_lsn):
             self.waiting = batch + self.waiting
             return
-        now_ms = self.host_now_ms
         for ask, need in batch:
-            if got.damaged.intersection(need.serials):
-                ask.fail(self._damaged_ticket(need), self.host.wakeups)
+            if got.damaged and not got.damaged.isdisjoint(need.serials):
+                ask.fail(self.damaged(min(got.damaged)), self.host.wakeups)
+            elif self.status == OPEN:
+                self.decide(ask, got.loaded)
             else:
-                self.decide(ask, now_ms, got.loaded)
-            if self.status != OPEN:
-                return
+                self.put(ask)
 
-    host_now_ms = 0  # what the host read at the beginning of this pass
+    def damaged(self, serial: int) -> Exception:
+        return self.host.failure(self.number, DamagedTicket(serial))
 
-    def _is_stale(self, snapshot_lsn: int) -> bool:
+    def is_stale(self, snapshot_lsn: int) -> bool:
+        """Whether a completion has been processed since what was read."""
         if snapshot_lsn < self.core.completed_lsn:
-            self.rereads += 1
+            self.dropped_reads += 1
             return True
-        self.rereads = 0
+        self.dropped_reads = 0
         return False
 
-    def _read_failed(self, error: Exception | None) -> None:
-        self.refuse(error or RuntimeError("a read gave nothing"))
-
-    # ----------------------------------------------------------------- placement: read ahead
-
-    def _fire(self, now_ms: int) -> None:
-        self.due_loads.extend(self.core.advance(now_ms))
-
-    def _read_ahead(self, now_ms: int) -> None:
-        self._load_waiting()
-        store = self.store
-        if self.due_loading is None and self.due_loads:
-            count = min(len(self.due_loads), limits.LOAD_CHUNK)
-            serials = [self.due_loads.popleft() for _ in range(count)]
-            self.due_loading = serials
-            self.io.call(lambda: reading.load(store, serials, [], bodies=True), self._due_loaded)
-        if not self.sweeping:
-            ask = self.core.want_sweep(now_ms)
-            if ask is not None:
-                self.sweeping = True
-                self.io.call(lambda: reading.sweep(store, ask), self._swept)
-        if not self.refilling:
-            refill = self.core.want_refill()
-            if refill is not None:
-                self.refilling = True
-                self.io.call(lambda: reading.refill(store, refill), self._refilled)
-
-    def _due_loaded(self, got: "reading.Read | None", error: Exception | None) -> None:
-        serials, self.due_loading = self.due_loading, None
-        if self.status != OPEN or serials is None:
-            return
-        if got is None:
-            self._read_failed(error)
-            return
-        self.quarantined |= got.damaged
-        if self._is_stale(got.loaded.snapshot_lsn) or not self.core.loaded_due(got.loaded):
-            self.due_loads.extendleft(reversed(serials))
-
-    def _swept(self, got: "reading.Swept | None", error: Exception | None) -> None:
-        self.sweeping = False
-        if self.status != OPEN:
-            return
-        if got is None:
-            self._read_failed(error)
-            return
-        self.refine_left = self.refine_left or got.needs_refine
-        self.core.swept(got.result, self.host_now_ms)
-
-    def _refilled(self, got: Any, error: Exception | None) -> None:
-        self.refilling = False
-        if self.status != OPEN:
-            return
-        if got is None:
-            self._read_failed(error)
-            return
-        self.core.refilled(got)
-
-    # ---------------------------------------------------------------------------- checkpoints
-
-    def _checkpoint_step(self, now_ms: int, mono_ms: int) -> None:
-        checkpoint = self.checkpoint
-        if checkpoint is None:
-            if self._checkpoint_is_due(mono_ms):
-                settled = self.host.settled_ms()
-                self.checkpoint = Checkpoint(self.core, self.journal.epoch, settled, now_ms)
-                self.checkpoint_wanted = self.refine_left = False
-                self.first_dirty_ms = None
-        elif checkpoint.is_building:
-            checkpoint.build(limits.ENCODE_SLICE_TICKETS)
-        elif not checkpoint.is_sent and self.durable_lsn >= checkpoint.lsn:
-            checkpoint.is_sent = True
-            store, batch = self.store, checkpoint.batch
-            self.writer.commit(lambda: store.commit(batch), self._committed)
-        elif checkpoint.commit is not None and self.rereads < limits.REREADS_BEFORE_HOLD:
-            self._complete(checkpoint)
-
-    def _checkpoint_is_due(self, mono_ms: int) -> bool:
-        if self.retry_checkpoint_ms is not None:
-            if mono_ms < self.retry_checkpoint_ms:
-                return False
-            self.retry_checkpoint_ms = None
-            return True
-        core = self.core
-        if not core.is_dirty:
-            return self.refine_left
-        if self.first_dirty_ms is None:
-            self.first_dirty_ms = mono_ms
-        return (
-            self.checkpoint_wanted
-            or self.refine_left
-            or core.dirty.size_bytes >= limits.CHECKPOINT_DIRTY_BYTES
-            or len(core.dirty.tickets) >= limits.CHECKPOINT_TICKETS_MAX
-            or self.journal.live_bytes >= limits.CHECKPOINT_JOURNAL_BYTES
-            or mono_ms - self.first_dirty_ms >= limits.CHECKPOINT_AGE_MS
-        )
-
-    def _committed(self, commit: Any, error: Exception | None) -> None:
-        checkpoint = self.checkpoint
-        if self.status == RECOVERING:
-            self._recover()
-            return
-        if checkpoint is None or self.status != OPEN:
-            return
-        if error is not None:
-            self._commit_failed(error)
-            return
-        checkpoint.commit = commit
-        self.refine_left = self.refine_left or commit.refine_left
-        if self.rereads < limits.REREADS_BEFORE_HOLD:
-            self._complete(checkpoint)
-
-    def _complete(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = None
-        self.checkpoints += 1
-        self.core.complete(checkpoint.lsn, checkpoint.placed)
-        journal, lsn = self.journal, checkpoint.lsn
-        self.io.call(lambda: journal.drop_through(lsn), self._dropped)
-
-    def _dropped(self, _: int | None, error: Exception | None) -> None:
-        if error is not None and self.status == OPEN:
-            self.poison(error)
-
-    def _commit_failed(self, error: Exception) -> None:
-        self.checkpoint = None
-        self.core.merge_back()
-        if isinstance(error, NoRoom):
-            self.retry_checkpoint_ms = self.host_mono_ms + limits.CHECKPOINT_RETRY_MS
-            return
-        self.poison(error)
-
-    host_mono_ms = 0
+    @property
+    def holds_completion(self) -> bool:
+        """A read was dropped twice: the next completion waits until it is in."""
+        return self.dropped_reads >= limits.REREADS_BEFORE_HOLD or self.placement.hold_completion
 
     # ------------------------------------------------------------------------------ inquiries
 
     def _inquire(self, ask: Ask, asked: Inquiry, loaded: Loaded | None) -> None:
         found = inquiring.answer(self.core, asked, loaded)
         if isinstance(found, Need):
-            self._set_aside(ask, found, loaded)
-        elif isinstance(found, inquiring.NotEnded):
+            self.waiting.append((ask, found))
+        elif isinstance(found, NotEnded):
             self.awaiting.setdefault(found.serial, []).append(ask)
-        elif isinstance(found, inquiring.FromStore):
-            store = self.store
-            work = found.work
-            self.io.call(
-                lambda: work(store), lambda got, error: self._store_answered(ask, got, error)
-            )
+        elif isinstance(found, FromStore):
+            self._ask_store(ask, found)
         else:
             self.hold(ask, found)
 
-    def _store_answered(self, ask: Ask, got: Any, error: Exception | None) -> None:
-        if self.status != OPEN:
-            self.put(ask)
-        elif error is not None:
-            ask.fail(self.host.storage_error(self.number, error), self.host.wakeups)
-        elif got.snapshot_lsn < self.core.completed_lsn:
-            self.asks.append(ask)
-        else:
-            self.hold(ask, inquiring.merge(self.core, ask.asked, got))
+    def _ask_store(self, ask: Ask, found: FromStore) -> None:
+        reader, core = self.reader, self.core
 
-    def _answer_awaiting(self, records: Sequence[Record]) -> None:
+        def done(got: Any, error: Exception | None) -> None:
+            if self.status != OPEN or core is not self.core:
+                self.put(ask)
+            elif error is not None:
+                ask.fail(self.host.failure(self.number, error), self.host.wakeups)
+            elif self.is_stale(got.snapshot_lsn):
+                self.asks.append(ask)
+            else:
+                self.hold(ask, found.finish(core, got))
+
+        self.io.call(lambda: found.work(reader), done)
+
+    def _answer_awaiting(self, records: Iterable[Record]) -> None:
         for record in records:
             serial = getattr(record, "serial", None)
             if serial in self.awaiting:
-                asks = self.awaiting.pop(serial)
-                for ask in asks:
+                for ask in self.awaiting.pop(serial):
                     self._inquire(ask, AwaitEnd(serial), None)
 
 
-def copied(ticket: Any) -> Any:
-    """A ticket that may leave the core thread."""
-    return copy.copy(ticket)
+class DamagedTicket(Exception):
+    """A row of one ticket fails its checksum: it is never started, and answered with this."""
 
-
-_ = (StoreError, commands)
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
+        super().__init__(f"the stored row of serial {serial} fails its checksum")

@@ -22,9 +22,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-State: TypeAlias = Literal[
-    "scheduled", "ready", "running", "done", "dead", "cancelled", "expired"
-]
+State: TypeAlias = Literal["scheduled", "ready", "running", "done", "dead", "cancelled", "expired"]
 CancelOutcome: TypeAlias = Literal["cancelled", "requested", "too_late"]
 AttemptOutcome: TypeAlias = Literal[
     "running", "done", "error", "retry_after", "snoozed", "released", "lost", "timeout",

@@ -53,7 +53,7 @@ class _Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A piece inside a record: no tag of its own."""
 
 
-class UniqueClaim(_Part):
+class UniqueClaim(_Part, frozen=True):
     """A ticket's dedupe key. `until_ms` < 0: by `mode`; else taken until then, whatever happens."""
 
     name: str
@@ -62,7 +62,7 @@ class UniqueClaim(_Part):
     keep_ms: int = 0  # mode kept: how long after the end
 
 
-class Options(_Part):
+class Options(_Part, frozen=True):
     """What few tickets have, kept apart so that a plain ticket stays small."""
 
     target: str | None = None
@@ -78,7 +78,7 @@ class Options(_Part):
     trace: str | None = None
 
 
-class ErrorText(_Part):
+class ErrorText(_Part, frozen=True):
     """An exception as text: never an object."""
 
     type: str
@@ -90,7 +90,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of all records."""
 
 
-class Submitted(Record, tag=1):
+class Submitted(Record, frozen=True, tag=1):
     """- -> pending."""
 
     serial: int
@@ -104,7 +104,7 @@ class Submitted(Record, tag=1):
     options: Options | None = None
 
 
-class Started(Record, tag=2):
+class Started(Record, frozen=True, tag=2):
     """pending -> running, each serial: attempts + 1, fence + 1. `on_crash`: 0 retry, 1 ambiguous."""
 
     serials: list[int]
@@ -112,7 +112,7 @@ class Started(Record, tag=2):
     on_crash: int = 0
 
 
-class Completed(Record, tag=3):
+class Completed(Record, frozen=True, tag=3):
     """running -> done."""
 
     serial: int
@@ -122,7 +122,7 @@ class Completed(Record, tag=3):
     born: list[Submitted] | None = None
 
 
-class Retried(Record, tag=4):
+class Retried(Record, frozen=True, tag=4):
     """running -> pending at `due_ms`; it counts. `cause`: failed, timeout, lease, lost."""
 
     serial: int
@@ -135,7 +135,7 @@ class Retried(Record, tag=4):
     maybe_applied: bool = False
 
 
-class Snoozed(Record, tag=5):
+class Snoozed(Record, frozen=True, tag=5):
     """running -> pending at `due_ms`; attempts - 1, snoozes + 1."""
 
     serial: int
@@ -145,7 +145,7 @@ class Snoozed(Record, tag=5):
     reason: str = ""
 
 
-class Released(Record, tag=6):
+class Released(Record, frozen=True, tag=6):
     """running -> pending: given back by a stop; attempts - 1; `begun`: maybe_applied."""
 
     serial: int
@@ -155,7 +155,7 @@ class Released(Record, tag=6):
     begun: bool
 
 
-class Buried(Record, tag=7):
+class Buried(Record, frozen=True, tag=7):
     """pending or running -> dead. `fence` is -1 when no attempt was running."""
 
     serial: int
@@ -168,14 +168,14 @@ class Buried(Record, tag=7):
     born: list[Submitted] | None = None
 
 
-class CancelRequested(Record, tag=8):
+class CancelRequested(Record, frozen=True, tag=8):
     serial: int
     fence: int
     at_ms: int
     reason: str
 
 
-class Cancelled(Record, tag=9):
+class Cancelled(Record, frozen=True, tag=9):
     """pending or running -> cancelled. `fence` is -1 when no attempt was running."""
 
     serial: int
@@ -188,14 +188,14 @@ class Cancelled(Record, tag=9):
     born: list[Submitted] | None = None
 
 
-class Expired(Record, tag=10):
+class Expired(Record, frozen=True, tag=10):
     """pending, never started -> expired."""
 
     serial: int
     at_ms: int
 
 
-class Rescheduled(Record, tag=11):
+class Rescheduled(Record, frozen=True, tag=11):
     """pending -> pending at `due_ms`."""
 
     serial: int
@@ -203,7 +203,7 @@ class Rescheduled(Record, tag=11):
     due_ms: int
 
 
-class Revived(Record, tag=12):
+class Revived(Record, frozen=True, tag=12):
     """dead -> pending: attempts 0 unless kept; same id; the fence goes on."""
 
     serial: int
@@ -213,7 +213,7 @@ class Revived(Record, tag=12):
     payload: bytes | None = None
 
 
-class Resolved(Record, tag=13):
+class Resolved(Record, frozen=True, tag=13):
     """dead -> done: a person checked."""
 
     serial: int
@@ -222,14 +222,14 @@ class Resolved(Record, tag=13):
     note: str = ""
 
 
-class Dropped(Record, tag=14):
+class Dropped(Record, frozen=True, tag=14):
     """dead -> gone."""
 
     serial: int
     at_ms: int
 
 
-class Bookmarked(Record, tag=15):
+class Bookmarked(Record, frozen=True, tag=15):
     serial: int
     fence: int
     at_ms: int
@@ -237,14 +237,14 @@ class Bookmarked(Record, tag=15):
     progress: bytes | None = None
 
 
-class Late(Record, tag=16):
+class Late(Record, frozen=True, tag=16):
     """A success of an attempt that had been given up: sets maybe_applied."""
 
     serial: int
     fence: int
 
 
-class Forgotten(Record, tag=17):
+class Forgotten(Record, frozen=True, tag=17):
     """Ended -> gone, by retention: at most 4,096 serials of one task and state."""
 
     task: str
@@ -252,7 +252,7 @@ class Forgotten(Record, tag=17):
     serials: list[int]
 
 
-class Handed(Record, tag=18):
+class Handed(Record, frozen=True, tag=18):
     """An outbox entry has arrived."""
 
     receiver: int
@@ -261,28 +261,28 @@ class Handed(Record, tag=18):
     index: int
 
 
-class Leased(Record, tag=32):
+class Leased(Record, frozen=True, tag=32):
     """House: serials below `until` may be given out by this open."""
 
     until: int
 
 
-class BreakerSet(Record, tag=33):
+class BreakerSet(Record, frozen=True, tag=33):
     name: str
     state: bytes
 
 
-class Paused(Record, tag=34):
+class Paused(Record, frozen=True, tag=34):
     scope: str
     until_ms: int | None = None
     reason: str = ""
 
 
-class Resumed(Record, tag=35):
+class Resumed(Record, frozen=True, tag=35):
     scope: str
 
 
-class LimitSet(Record, tag=36):
+class LimitSet(Record, frozen=True, tag=36):
     scope: str
     value: bytes | None = None
 

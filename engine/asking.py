@@ -1,0 +1,99 @@
+"""Questions to the host, written once and asked in two ways: blocking, or awaited.
+
+A `Request` is a list of (shard, command or inquiry) and a function that makes the caller's answer
+of the shards' answers. It knows nothing of how it is waited for.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from parkade.asks import Ask, Inquiry
+from parkade.errors import BlockingInEventLoop
+from parkade.inbox import Inbox
+from parkade.shard.commands import Command
+from parkade.waiters import LoopWaiter, ThreadWaiter
+
+__all__ = ["Asker", "Request", "TimeIsUp", "check_not_on_loop"]
+
+T = TypeVar("T")
+
+
+class TimeIsUp(Exception):
+    """The answer did not come in time."""
+
+
+class Request(Generic[T]):
+    """`asks`: what goes to which shard. `finish` gets their answers in the same order, on the
+    caller's thread. `sizes`: for submits, the bytes that each holds at the door and writes."""
+
+    __slots__ = ("asks", "call", "finish", "instead", "sizes")
+
+    def __init__(
+        self,
+        call: str,
+        instead: str,
+        asks: Sequence[tuple[int, Command | Inquiry]],
+        finish: Callable[[list[Any]], T],
+        *,
+        sizes: Sequence[int] = (),
+    ) -> None:
+        self.call = call
+        self.instead = instead
+        self.asks = asks
+        self.finish = finish
+        self.sizes = sizes
+
+
+class Asker:
+    """Puts requests to one host."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def ask(self, request: Request[T], timeout_s: float | None = None) -> T:
+        """Blocks until the answer is durable. Raises `BlockingInEventLoop` on a loop's thread,
+        `TimeIsUp`, and what the shards answer with."""
+        check_not_on_loop(request.call, request.instead)
+        if not request.asks:
+            return request.finish([])
+        waiter = ThreadWaiter(len(request.asks))
+        if request.sizes:
+            self._inbox.enter(sum(request.sizes))
+        self._inbox.put(_asks(request, waiter))
+        if not waiter.wait(timeout_s):
+            raise TimeIsUp
+        if waiter.error is not None:
+            raise waiter.error
+        return request.finish(waiter.values)
+
+    async def aask(self, request: Request[T], timeout_s: float | None = None) -> T:
+        """The same, awaited."""
+        if not request.asks:
+            return request.finish([])
+        waiter = LoopWaiter(asyncio.get_running_loop(), len(request.asks))
+        if request.sizes:
+            await self._inbox.aenter(sum(request.sizes))
+        self._inbox.put(_asks(request, waiter))
+        if not await waiter.wait(timeout_s):
+            raise TimeIsUp
+        if waiter.error is not None:
+            raise waiter.error
+        return request.finish(waiter.values)
+
+
+def _asks(request: Request[Any], waiter: ThreadWaiter | LoopWaiter) -> list[tuple[int, Ask]]:
+    sizes = request.sizes or (0,) * len(request.asks)
+    return [
+        (shard, Ask(asked, waiter=waiter, slot=slot, size=size, door_bytes=size))
+        for slot, ((shard, asked), size) in enumerate(zip(request.asks, sizes, strict=True))
+    ]
+
+
+def check_not_on_loop(call: str, instead: str) -> None:
+    """Raises `BlockingInEventLoop` where a blocking wait would stop an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise BlockingInEventLoop(call, instead=instead)

@@ -1,0 +1,324 @@
+"""Attempts as the core thread sees them: from a free place to a running handler, and back.
+
+A Started lists only tickets whose place is in hand and whose payload is there, and is durable
+before the handlers run. An outcome frees its place at once and is settled by its shard; until that
+is durable the attempt is remembered, so that a shard which is recovered in between does not take it
+for lost (docs/architecture.md, Admission and attempts).
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parkade import limits
+from parkade.admission import Admission, Pick
+from parkade.asks import Ask
+from parkade.policies import RetryPolicy
+from parkade.shard.commands import (
+    Answer,
+    LostItem,
+    Outcome,
+    Settle,
+    SettleLost,
+    Start,
+    StartItem,
+)
+from parkade.shard.ticket import Ticket
+
+if TYPE_CHECKING:
+    from parkade.executor import Job
+    from parkade.shard_host import ShardHost
+
+__all__ = ["AttemptRunner", "Attempts", "TaskRules"]
+
+
+class AttemptRunner(Protocol):
+    """The executors."""
+
+    def start(self, jobs: "Sequence[Job]") -> None: ...
+
+
+class TaskRules(Protocol):
+    """What the code says of a task today."""
+
+    def kind_of(self, task: str) -> str | None: ...
+    def policy_of(self, ticket: Ticket) -> RetryPolicy: ...
+    def on_crash_of(self, task: str) -> int: ...
+    def job_of(self, ticket: Ticket, payload: bytes) -> "Job | None": ...
+    def entropy(self) -> int: ...
+
+
+class _Attempt:
+    """A place in use: `fence` is -1 until its Started is durable."""
+
+    __slots__ = ("fence", "holds_place", "kind")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.fence = -1
+        self.holds_place = True
+
+
+class Attempts:
+    """All attempts of the engine; used by the core thread alone."""
+
+    def __init__(
+        self,
+        shards: "Sequence[ShardHost]",
+        admission: Admission,
+        rules: TaskRules,
+        runner: AttemptRunner,
+    ) -> None:
+        self._shards = shards
+        self.admission = admission
+        self._rules = rules
+        self._runner = runner
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._shard_of: dict[int, int] = {}
+        self._jobs: list[Job] = []
+        self.is_admitting = False
+        self.is_stopping = False
+        self.finished = 0
+
+    @property
+    def running(self) -> int:
+        """Places in use."""
+        return sum(self.admission.used.values())
+
+    # ------------------------------------------------------------------------------- starting
+
+    def admit(self, now_ms: int) -> None:
+        """Starts what may start."""
+        if not self.is_admitting or not self.admission.has_places:
+            return
+        open_shards = [shard for shard in self._shards if shard.takes_starts]
+        picks: dict[int, list[Pick]] = defaultdict(list)
+        for pick in self.admission.take(open_shards, now_ms):
+            self._attempts[pick.shard, pick.serial] = _Attempt(pick.kind)
+            picks[pick.shard].append(pick)
+        for number, picked in picks.items():
+            self._prepare(self._shards[number], picked)
+
+    def stop_admitting(self) -> None:
+        """From here on nothing starts."""
+        self.is_stopping = True
+        self.is_admitting = False
+
+    def _prepare(self, shard: "ShardHost", picks: list[Pick]) -> None:
+        """Has the payloads read that are not in memory; what is there starts now."""
+        ready: list[tuple[int, bytes]] = []
+        missing: list[int] = []
+        for pick in picks:
+            payload = shard.core.payload(pick.serial)
+            if payload is None:
+                missing.append(pick.serial)
+            else:
+                ready.append((pick.serial, payload))
+        if ready:
+            self._start(shard, ready)
+        if missing:
+            self._fetch(shard, missing)
+
+    def _fetch(self, shard: "ShardHost", serials: list[int]) -> None:
+        reader = shard.reader
+
+        def done(got: Any) -> None:
+            stale = shard.is_stale(min(body.snapshot_lsn for body in got))
+            found: list[tuple[int, bytes]] = []
+            again: list[int] = []
+            for serial, body in zip(serials, got, strict=True):
+                if body.is_damaged or (body.body is None and not stale):
+                    shard.quarantined.add(serial)
+                    self._release(shard.number, serial)
+                elif stale:
+                    again.append(serial)
+                else:
+                    found.append((serial, body.body))
+            if found:
+                self._start(shard, found)
+            if again:
+                self._fetch(shard, again)
+
+        shard.read(lambda: [reader.body(serial) for serial in serials], done)
+
+    def _start(self, shard: "ShardHost", tickets: list[tuple[int, bytes]]) -> None:
+        payloads = dict(tickets)
+        items = [self._item(shard, serial) for serial in payloads]
+        ask = Ask(
+            Start(items),
+            then=lambda answers, error: self._started(shard, payloads, answers, error),
+        )
+        shard.decide(ask)
+
+    def _item(self, shard: "ShardHost", serial: int) -> StartItem:
+        ticket = shard.core.hot.get(serial)
+        if ticket is None:
+            return StartItem(serial)
+        policy = self._rules.policy_of(ticket)
+        on_crash = self._rules.on_crash_of(ticket.task)
+        return StartItem(serial, policy.max_attempts, policy.max_elapsed_ms, on_crash)
+
+    def _started(
+        self,
+        shard: "ShardHost",
+        payloads: dict[int, bytes],
+        answers: list[Any] | None,
+        error: BaseException | None,
+    ) -> None:
+        """The Started is durable: the handlers may run."""
+        if answers is None:
+            for serial in payloads:
+                self._release(shard.number, serial)
+            return
+        for answer in answers:
+            serial = answer.serial
+            if isinstance(answer, Answer):
+                self._run(shard, serial, answer.fence, payloads[serial])
+            else:
+                self._release(shard.number, serial)
+                shard.placement.give_back(serial, shard.host.now_ms)
+
+    def _run(self, shard: "ShardHost", serial: int, fence: int, payload: bytes) -> None:
+        attempt = self._attempts[shard.number, serial]
+        attempt.fence = fence
+        ticket = shard.core.hot.get(serial)
+        job = None if ticket is None else self._rules.job_of(copy.copy(ticket), payload)
+        if job is None:  # the handler went away between the pick and now
+            self.settle([Outcome(serial, fence, "released", has_begun=False)], shard.number)
+            return
+        self._shard_of[serial] = shard.number
+        self._jobs.append(job)
+
+    def send_jobs(self) -> None:
+        """Hands what may run to the executors: one call a pass."""
+        if self._jobs:
+            jobs, self._jobs = self._jobs, []
+            self._runner.start(jobs)
+
+    # ------------------------------------------------------------------------------- settling
+
+    def settle_all(self, outcomes: Iterable[Outcome]) -> None:
+        """Outcomes as the executors deliver them, of any shard."""
+        by_shard: dict[int, list[Outcome]] = defaultdict(list)
+        for outcome in outcomes:
+            number = self._shard_of.pop(outcome.serial, None)
+            if number is not None:
+                by_shard[number].append(outcome)
+        for number, listed in by_shard.items():
+            self.settle(listed, number)
+
+    def settle(self, outcomes: list[Outcome], number: int) -> None:
+        for outcome in outcomes:
+            self._free_place(number, outcome.serial)
+            self.finished += outcome.kind != "released"
+        for listed, size in _split(outcomes):
+            self._put_settle(self._shards[number], listed, size)
+
+    def _put_settle(self, shard: "ShardHost", outcomes: list[Outcome], size: int) -> None:
+        def settled(answers: list[Any] | None, error: BaseException | None) -> None:
+            """Durable, or thrown away with its shard's memory: then it is settled again, which an
+            outcome that was durable after all does not mind."""
+            if answers is None and shard.status == "recovering":
+                self._put_settle(shard, outcomes, size)
+                return
+            for outcome in outcomes:
+                self._attempts.pop((shard.number, outcome.serial), None)
+
+        shard.put(Ask(Settle(outcomes), then=settled, size=size))
+
+    def _free_place(self, number: int, serial: int) -> None:
+        attempt = self._attempts.get((number, serial))
+        if attempt is not None and attempt.holds_place:
+            attempt.holds_place = False
+            self.admission.release(number, serial, attempt.kind, self._shards[number].host.now_ms)
+
+    def _release(self, number: int, serial: int) -> None:
+        """A place whose attempt never began."""
+        self._free_place(number, serial)
+        self._attempts.pop((number, serial), None)
+
+    # --------------------------------------------------------------------------- lost attempts
+
+    def settle_lost(self, shards: "Sequence[ShardHost]", then: Callable[[], None]) -> None:
+        """Settles every attempt that the shards hold as running and this process does not run.
+
+        One of several suspects tells nothing: a death counts for a ticket only if it was the only
+        suspect running, over all shards (docs/semantics.md, Suspects).
+        """
+        lost = [(shard, ticket) for shard in shards for ticket in self._lost(shard)]
+        suspects = sum(ticket.is_suspect for _, ticket in lost)
+        waiting = {shard.number for shard, _ in lost}
+        if not waiting:
+            then()
+            return
+        for shard in shards:
+            items = [self._lost_item(ticket, suspects) for owner, ticket in lost if owner is shard]
+            if items:
+                self._put_lost(shard, items, waiting, then)
+
+    def _put_lost(
+        self,
+        shard: "ShardHost",
+        items: list[LostItem],
+        waiting: set[int],
+        then: Callable[[], None],
+    ) -> None:
+        def settled(answers: Any, error: BaseException | None) -> None:
+            waiting.discard(shard.number)
+            if not waiting:
+                then()
+
+        shard.put(Ask(SettleLost(items), then=settled))
+
+    def _lost(self, shard: "ShardHost") -> list[Ticket]:
+        lost: list[Ticket] = []
+        for serial in shard.core.running:
+            attempt = self._attempts.get((shard.number, serial))
+            ticket = shard.core.hot[serial]
+            if attempt is None or attempt.fence not in (-1, ticket.fence):
+                lost.append(ticket)
+        return lost
+
+    def _lost_item(self, ticket: Ticket, suspects: int) -> LostItem:
+        policy = self._rules.policy_of(ticket)
+        wait_ms = policy.wait_ms(max(0, ticket.attempts - 1), self._rules.entropy())
+        is_alone = ticket.is_suspect and suspects == 1
+        return LostItem(ticket.serial, ticket.fence, max(1, wait_ms), policy.max_attempts, is_alone)
+
+    def shard_failed(self, shard: "ShardHost") -> None:
+        """Its memory is gone: places of attempts that had not begun are free again."""
+        self.admission.shard_is_gone(shard.number)
+        for (number, serial), attempt in list(self._attempts.items()):
+            if number == shard.number and attempt.fence == -1:
+                self._release(number, serial)
+
+    def give_back(self, unfinished: Iterable[tuple[int, int, bool]]) -> int:
+        """At the end of a stop: what still runs is given back without spending an attempt."""
+        by_shard: dict[int, list[Outcome]] = defaultdict(list)
+        count = 0
+        for serial, fence, has_begun in unfinished:
+            number = self._shard_of.pop(serial, None)
+            if number is not None:
+                count += 1
+                by_shard[number].append(Outcome(serial, fence, "released", has_begun=has_begun))
+        for number, listed in by_shard.items():
+            self.settle(listed, number)
+        return count
+
+
+def _split(outcomes: list[Outcome]) -> Iterator[tuple[list[Outcome], int]]:
+    """Commands of bounded size, and about how much each may write."""
+    listed: list[Outcome] = []
+    total = 0
+    for outcome in outcomes:
+        size = limits.OUTCOME_BYTES + len(outcome.result)
+        if outcome.error is not None:
+            size += len(outcome.error.message) + len(outcome.error.traceback)
+        if listed and total + size > limits.COMMAND_BYTES_MAX:
+            yield listed, total
+            listed, total = [], 0
+        listed.append(outcome)
+        total += size
+    if listed:
+        yield listed, total

@@ -1,0 +1,141 @@
+"""When a shard is checkpointed, and what follows: cut, build, send, complete, drop segments.
+
+The cut is taken at a turn's end; the batch is built in slices between turns; it is sent once its
+LSN is durable; the writer thread commits it; only the completion, here, changes what is hot
+(docs/architecture.md, Store).
+"""
+
+from typing import TYPE_CHECKING
+
+from parkade import limits
+from parkade.checkpoint import Checkpoint
+from parkade.store.batch import Commit
+from parkade.store.errors import NoRoom
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["Checkpointing"]
+
+
+class Checkpointing:
+    def __init__(self, shard: "ShardHost") -> None:
+        self._shard = shard
+        self._current: Checkpoint | None = None
+        self._first_dirty_ms: int | None = None
+        self._retry_at_ms: int | None = None
+        self._has_refine_due = False
+        self._has_upkeep = False
+        self._last_ms = shard.host.mono_ms
+        self.is_wanted = False
+
+    @property
+    def is_building(self) -> bool:
+        return self._current is not None and self._current.is_building
+
+    @property
+    def is_sent(self) -> bool:
+        """The writer has it: its environment must not be closed."""
+        current = self._current
+        return current is not None and current.is_sent and current.commit is None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._current is not None
+
+    def next_ms(self) -> int | None:
+        """When, on the monotonic clock, the next checkpoint is due if nothing else happens."""
+        if self._current is not None:
+            return None
+        if self._retry_at_ms is not None:
+            return self._retry_at_ms
+        if self._first_dirty_ms is not None:
+            return self._first_dirty_ms + limits.CHECKPOINT_AGE_MS
+        if self._has_upkeep:
+            return self._last_ms + limits.CHECKPOINT_AGE_MS
+        return None
+
+    def step(self) -> None:
+        """Does what is next, if anything is."""
+        shard, current = self._shard, self._current
+        if current is None:
+            if self._is_due():
+                self._begin()
+        elif current.is_building:
+            current.build(limits.ENCODE_SLICE_TICKETS)
+        elif not current.is_sent:
+            if shard.durable_lsn >= current.lsn:
+                current.is_sent = True
+                store, batch = shard.store, current.batch
+                shard.writer.commit(lambda: store.commit(batch), self._committed)
+        elif current.commit is not None and not shard.holds_completion:
+            self._complete(current, current.commit)
+
+    def _begin(self) -> None:
+        shard, host = self._shard, self._shard.host
+        self._first_dirty_ms = self._retry_at_ms = None
+        self.is_wanted = self._has_refine_due = self._has_upkeep = False
+        shard.read_ahead.needs_refine = False
+        self._current = Checkpoint(
+            shard.core,
+            epoch=shard.journal.epoch,
+            now_ms=host.now_ms,
+            settled_ms=host.settled_ms,
+        )
+
+    def _is_due(self) -> bool:
+        shard, mono_ms = self._shard, self._shard.host.mono_ms
+        core = shard.core
+        if not core.dirty.is_empty and self._first_dirty_ms is None:
+            self._first_dirty_ms = mono_ms
+        if self._retry_at_ms is not None:
+            return mono_ms >= self._retry_at_ms
+        if self._has_refine_due or shard.read_ahead.needs_refine:
+            return True
+        if core.dirty.is_empty:
+            is_old = mono_ms - self._last_ms >= limits.CHECKPOINT_AGE_MS
+            return self._has_upkeep and is_old
+        assert self._first_dirty_ms is not None
+        return (
+            self.is_wanted
+            or core.dirty.size_bytes >= limits.CHECKPOINT_DIRTY_BYTES
+            or len(core.dirty.tickets) >= limits.CHECKPOINT_TICKETS_MAX
+            or shard.journal.live_bytes >= limits.CHECKPOINT_JOURNAL_BYTES
+            or mono_ms - self._first_dirty_ms >= limits.CHECKPOINT_AGE_MS
+        )
+
+    def _committed(self, commit: Commit | None, error: Exception | None) -> None:
+        shard, current = self._shard, self._current
+        if current is None:
+            return
+        if shard.checkpointing is not self or not shard.is_open:
+            current.commit = commit or Commit(0, False, 0, False, False)
+            if shard.status == "recovering":
+                shard.recover()
+            return
+        if commit is None:
+            self._failed(error)
+            return
+        current.commit = commit
+        if not shard.holds_completion:
+            self._complete(current, commit)
+
+    def _complete(self, current: Checkpoint, commit: Commit) -> None:
+        shard = self._shard
+        self._current = None
+        self._last_ms = shard.host.mono_ms
+        self._has_refine_due, self._has_upkeep = commit.has_refine_due, commit.has_upkeep
+        shard.checkpoints += 1
+        shard.core.complete(current.lsn, current.placed, shard.store.lane_rows)
+        journal, lsn = shard.journal, current.lsn
+        shard.io.call(lambda: journal.drop_through(lsn), shard.failed_if)
+
+    def _failed(self, error: Exception | None) -> None:
+        """A full disk is waited for; anything else reopens the environment once, then refuses."""
+        shard = self._shard
+        self._current = None
+        shard.core.merge_back()
+        if isinstance(error, NoRoom):
+            self._retry_at_ms = shard.host.mono_ms + limits.CHECKPOINT_RETRY_MS
+            return
+        shard.poison(error or RuntimeError("a commit gave nothing"))

@@ -1,0 +1,220 @@
+"""The desk of an open engine: what can be asked about tickets, as requests in both tempers.
+
+`Engine`, `Ticket` and `DeadLetters` ask here; once the engine has stopped it raises `EngineClosed`.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from parkade import asking
+from parkade.asking import Request
+from parkade.asks import AwaitEnd, Look, Seen
+from parkade.attempt import RUNNING as RUNNING_ATTEMPT
+from parkade.control import ControlServer
+from parkade.durations import datetime_of, span_text
+from parkade.errors import (
+    EngineClosed,
+    ForkedEngine,
+    ResultGone,
+    ResultTimeout,
+    TicketCancelled,
+    TicketExpired,
+    TicketFailed,
+    UnknownTicket,
+    WaitInsideAttempt,
+)
+from parkade.payload import decode_untyped
+from parkade.runtime import Runtime
+from parkade.shard.commands import Answer, Cancel, Refusal
+from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED
+from parkade.shard.ticket import Ticket as Head
+from parkade.shard.ticket import TicketId, parse_id
+from parkade.showing import attempt_infos, ticket_info
+from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
+
+if TYPE_CHECKING:
+    from parkade.tasks import Task
+
+__all__ = ["Desk"]
+
+T = TypeVar("T")
+_log = logging.getLogger("parkade.engine")
+
+
+class Desk:
+    """Any thread. One for each time the engine is opened."""
+
+    TimeIsUp = asking.TimeIsUp
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.is_open = True
+        self._asker = runtime.asker
+        self._server: ControlServer | None = None
+
+    def serve(self, handlers: Mapping[str, Callable[[Mapping[str, Any]], Any]]) -> None:
+        """Answers the command line over the directory's socket. An engine without one works."""
+        server = ControlServer(f"{self.runtime.directory.path}/control.sock", handlers)
+        try:
+            server.start()
+        except OSError as error:
+            _log.warning("no control socket: %s", error)
+            return
+        self._server = server
+
+    def close(self) -> None:
+        """Takes nothing new."""
+        self.is_open = False
+        if self._server is not None:
+            self._server.close()
+
+    # ---------------------------------------------------------------------------- two tempers
+
+    def ask(self, request: Request[T], timeout_ms: int | None = None) -> T:
+        self.check(request.call)
+        return self._asker.ask(request, None if timeout_ms is None else timeout_ms / 1000)
+
+    async def aask(self, request: Request[T], timeout_ms: int | None = None) -> T:
+        self.check(request.instead)
+        return await self._asker.aask(request, None if timeout_ms is None else timeout_ms / 1000)
+
+    def check(self, call: str) -> None:
+        """Raises `ForkedEngine` in a fork, `EngineClosed` when the engine has stopped."""
+        pid = os.getpid()
+        if pid != self.runtime.pid:
+            raise ForkedEngine(opened_in_pid=self.runtime.pid, pid=pid)
+        if not self.is_open:
+            raise EngineClosed(call)
+
+    # ------------------------------------------------------------------------------ requests
+
+    def info(self, ticket_id: str, call: str) -> Request[TicketInfo]:
+        known = self.parse(ticket_id)
+
+        def finish(answers: list[Any]) -> TicketInfo:
+            return self.shown(self._seen(ticket_id, answers[0]).ticket)
+
+        return Request(call, _twin(call), [(self._shard(known), Look(known.serial))], finish)
+
+    def attempts(self, ticket_id: str) -> Request[Sequence[AttemptInfo]]:
+        known = self.parse(ticket_id)
+
+        def finish(answers: list[Any]) -> Sequence[AttemptInfo]:
+            return attempt_infos(self._seen(ticket_id, answers[0]).rows or [])
+
+        look = Look(known.serial, wants_history=True)
+        return Request("ticket.attempts", "ticket.aattempts", [(self._shard(known), look)], finish)
+
+    def end(self, ticket_id: str, bound: "Task[..., Any] | None", call: str) -> Request[Any]:
+        """Its result once it has ended."""
+        known = self.parse(ticket_id)
+        attempt = RUNNING_ATTEMPT.get(None)
+        if attempt is not None:
+            places = f"{self.runtime.options.threads} threads"
+            raise WaitInsideAttempt(attempt.task, ticket_id=ticket_id, places=places)
+
+        def finish(answers: list[Any]) -> Any:
+            return self._result(self._seen(ticket_id, answers[0]), ticket_id, bound)
+
+        return Request(call, _twin(call), [(self._shard(known), AwaitEnd(known.serial))], finish)
+
+    def cancel(self, ticket_id: str, reason: str) -> Request[CancelOutcome]:
+        known = self.parse(ticket_id)
+
+        def finish(answers: list[Any]) -> CancelOutcome:
+            answer = answers[0][0]
+            if isinstance(answer, Answer):
+                return "requested" if answer.code == "requested" else "cancelled"
+            assert isinstance(answer, Refusal)
+            if answer.code == "too_late":
+                return "too_late"
+            raise self._unknown(ticket_id)
+
+        return Request(
+            "ticket.cancel",
+            "ticket.acancel",
+            [(self._shard(known), Cancel(known.serial, reason))],
+            finish,
+        )
+
+    # ------------------------------------------------------------------------------ answers
+
+    def parse(self, ticket_id: str) -> TicketId:
+        """Raises `UnknownTicket` for what is no id of this directory."""
+        known = parse_id(ticket_id) if isinstance(ticket_id, str) else None
+        if known is None or known.salt != self.runtime.salt:
+            raise self._unknown(str(ticket_id))
+        return known
+
+    def shown(self, ticket: Head) -> TicketInfo:
+        runtime = self.runtime
+        return ticket_info(
+            ticket,
+            runtime.id_of(ticket),
+            shards=runtime.shard_count,
+            now_ms=runtime.clock.now_ms(),
+            max_attempts=runtime.policy_of(ticket).max_attempts,
+        )
+
+    def result_timeout(self, info: TicketInfo, waited_ms: int | None) -> ResultTimeout:
+        now_ms = self.runtime.clock.now_ms()
+        standing = f"It is {info.state}"
+        if info.state == "scheduled":
+            due_ms = int(info.due_at.timestamp() * 1000)
+            standing += f", due in {span_text(max(0, due_ms - now_ms))}"
+        elif info.state == "running":
+            standing += f", attempt {info.attempts}"
+        return ResultTimeout(info.id, waited_ms=waited_ms or 0, why=standing)
+
+    def until(self, until_ms: int) -> str:
+        return f"kept until {datetime_of(until_ms).isoformat(timespec='minutes')}"
+
+    def _shard(self, known: TicketId) -> int:
+        return known.part % self.runtime.shard_count
+
+    def _unknown(self, ticket_id: str) -> UnknownTicket:
+        return UnknownTicket(ticket_id, keep_done=self._keep_done())
+
+    def _keep_done(self) -> str:
+        keep_ms = self.runtime.options.keep_done_ms
+        return "None" if keep_ms is None else span_text(keep_ms)
+
+    def _seen(self, ticket_id: str, seen: Seen | None) -> Seen:
+        if seen is None:
+            raise self._unknown(ticket_id)
+        return seen
+
+    def _result(self, seen: Seen, ticket_id: str, bound: "Task[..., Any] | None") -> Any:
+        ticket = seen.ticket
+        now_ms = self.runtime.clock.now_ms()
+        if ticket.state == DONE:
+            if seen.body is None:
+                finished = datetime_of(ticket.finished_ms).isoformat(timespec="seconds")
+                raise ResultGone(ticket_id, finished=finished, keep_done=self._keep_done())
+            return decode_untyped(seen.body) if bound is None else bound.decode_result(seen.body)
+        if ticket.state == CANCELLED:
+            ago_ms = max(0, now_ms - ticket.finished_ms)
+            raise TicketCancelled(ticket_id, reason=ticket.why or "", ago_ms=ago_ms)
+        if ticket.state == EXPIRED:
+            expires_ms = 0 if ticket.options is None else ticket.options.expires_ms or 0
+            raise TicketExpired(ticket_id, expires_ms=expires_ms)
+        assert ticket.state == DEAD, ticket.state
+        error: Any = ticket.error
+        reason: Any = ticket.why
+        raise TicketFailed(
+            ticket_id,
+            task=ticket.task,
+            attempts=ticket.attempts,
+            reason=reason,
+            error_type="" if error is None else error.type,
+            error="" if error is None else error.message,
+            remote_traceback="" if error is None else error.traceback,
+        )
+
+
+def _twin(call: str) -> str:
+    """`ticket.info` -> `ticket.ainfo`."""
+    where, _, verb = call.rpartition(".")
+    return call if verb.startswith("a") and verb != "attempts" else f"{where}.a{verb}"

@@ -1,0 +1,363 @@
+"""The engine: what an application makes, opens, and submits to.
+
+Constructing one opens nothing, so that tasks can be declared at import. Entering it opens the
+directory; leaving it drains, checkpoints and lets the directory go.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+
+from msgspec import UNSET
+
+from parkade import finding
+from parkade.asking import check_not_on_loop
+from parkade.calls import Call
+from parkade.checks import check_count
+from parkade.clock import Clock, SystemClock
+from parkade.control_desk import control_handlers
+from parkade.dead import DeadLetters
+from parkade.desk import Desk
+from parkade.directory import own_directory
+from parkade.durations import Duration, parse_duration_ms
+from parkade.errors import ConfigError, EngineClosed, ParkadeError, PartialSubmit
+from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
+from parkade.payload import PAYLOAD_BYTES_MAX
+from parkade.policies import RetryPolicy, as_policy
+from parkade.runtime import Runtime, RuntimeOptions
+from parkade.stats import read_stats
+from parkade.store.disk import Disk, RealDisk
+from parkade.submitting import Submitting, chunks
+from parkade.tasks import Task, Tasks
+from parkade.ticket import Ticket
+from parkade.views import Page, State, Stats, StopReport, TicketInfo
+
+__all__ = ["Engine"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_AUTO: Any = UNSET
+
+
+class Engine(Tasks):
+    """Owns a data directory.
+
+    `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
+    loss, "process" survives kill -9, "memory" survives nothing (tests). `threads` and
+    `async_limit`: how many plain and async handlers run at a time. `keep_done`: how long ended
+    tickets are kept. `max_payload`: bytes of one payload or result. `lock_wait`: how long to wait
+    for a process that is leaving the directory. `run=False` opens for submitting only.
+
+    Raises `ConfigError` for options that cannot be right; opening raises `EngineInUse`,
+    `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str] = "parkade-data",
+        *,
+        shards: int | None = None,
+        durability: Literal["disk", "process", "memory"] = "disk",
+        threads: int = 32,
+        async_limit: int = 1000,
+        keep_done: Duration | None = "24h",
+        max_payload: int = PAYLOAD_BYTES_MAX,
+        lock_wait: Duration = "5s",
+        default_retry: RetryPolicy | int | None = _AUTO,
+        clock: Clock | None = None,
+        run: bool = True,
+        include: Sequence[Tasks] = (),
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        for name in unknown:
+            raise ConfigError.unknown_option("Engine", name, _OPTIONS)
+        if shards is not None:
+            check_count("Engine", "shards", shards)
+            if shards > SHARDS_MAX:
+                raise ConfigError.option("Engine", "shards", shards, f"use 1 to {SHARDS_MAX}")
+        _check_durability(durability)
+        self.path = os.path.abspath(os.fspath(path))
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._shards = shards
+        self._lock_wait_ms = parse_duration_ms(lock_wait, what="Engine(lock_wait)")
+        policy = (
+            RetryPolicy() if default_retry is _AUTO else as_policy(default_retry, call="Engine")
+        )
+        keep_ms = None if keep_done is None else parse_duration_ms(keep_done, what="keep_done")
+        self._options = RuntimeOptions(
+            durability=durability,
+            threads=check_count("Engine", "threads", threads),
+            async_limit=check_count("Engine", "async_limit", async_limit),
+            default_retry=policy,
+            max_payload=check_count("Engine", "max_payload", max_payload),
+            keep_done_ms=keep_ms,
+            has_attempts=run,
+        )
+        self._disk: Disk = RealDisk()
+        self._desk: Desk | None = None
+        self._submitting: Submitting | None = None
+        self._changing = threading.Lock()
+        self.engine = self
+        self.default_policy = policy
+        self.dead = DeadLetters(self)
+        self.include(*include)
+
+    # ------------------------------------------------------------------------ open and close
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.astart()
+
+    async def __aexit__(
+        self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.astop()
+
+    def start(self) -> Self:
+        """Opens the directory and begins to run what is due; async handlers run on a loop of the
+        engine's own. Raises as the class says; an engine that is open stays so."""
+        check_not_on_loop("engine.start", "engine.astart")
+        return self._start(None)
+
+    async def astart(self) -> Self:
+        """`start` for coroutines: async handlers then run on this loop."""
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._start, loop)
+        return self
+
+    def stop(self, drain: Duration = "10s", cancel: Duration = "5s") -> StopReport:
+        """Takes nothing new, waits `drain` for running attempts, asks the rest to cancel and waits
+        `cancel`, gives back what still runs, checkpoints and closes. Twice is once."""
+        check_not_on_loop("engine.stop", "engine.astop")
+        return self._stop(drain, cancel)
+
+    async def astop(self, drain: Duration = "10s", cancel: Duration = "5s") -> StopReport:
+        """`stop` for coroutines."""
+        return await asyncio.to_thread(self._stop, drain, cancel)
+
+    def _start(self, loop: asyncio.AbstractEventLoop | None) -> Self:
+        with self._changing:
+            if self._desk is not None:
+                self._desk.check("engine.start")
+                return self
+            directory = own_directory(
+                self._disk,
+                self.path,
+                shards=self._shards,
+                clock=self.clock,
+                lock_wait_ms=self._lock_wait_ms,
+                entropy=self._options.entropy,
+            )
+            try:
+                runtime = Runtime.open(directory, self._options, self, self.clock)
+            except BaseException:
+                directory.release()
+                raise
+            runtime.executor.attach_loop(loop)
+            runtime.start()
+            desk = Desk(runtime)
+            self._submitting = Submitting(desk)
+            self._desk = desk
+            desk.serve(control_handlers(self))
+            return self
+
+    def _stop(self, drain: Duration, cancel: Duration) -> StopReport:
+        drain_ms = parse_duration_ms(drain, what="drain")
+        cancel_ms = parse_duration_ms(cancel, what="cancel")
+        with self._changing:
+            desk = self._desk
+            if desk is None:
+                return StopReport(clean=True, finished=0, cancelled=0, given_back=0, zombies=0)
+            desk.check("engine.stop")
+            desk.close()
+            try:
+                return desk.runtime.stop(drain_ms=drain_ms, cancel_ms=cancel_ms)
+            finally:
+                self._desk = None
+
+    def desk(self, call: str) -> Desk:
+        """Where this engine is asked. Raises `EngineClosed`, and `ForkedEngine` in a fork."""
+        desk = self._desk
+        if desk is None:
+            raise EngineClosed(call)
+        desk.check(call)
+        return desk
+
+    # -------------------------------------------------------------------------------- submit
+
+    @overload
+    def submit(self, call: Call[R], /) -> Ticket[R]: ...
+    @overload
+    def submit(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]: ...
+    @overload
+    def submit(self, name: str, payload: Mapping[str, Any], /) -> Ticket[Any]: ...
+    def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        """A call, a task with its arguments, or a registered name with a mapping of arguments.
+        When it returns, the ticket survives."""
+        return self.submit_call(self._call(what, args, kwargs))
+
+    @overload
+    async def asubmit(self, call: Call[R], /) -> Ticket[R]: ...
+    @overload
+    async def asubmit(
+        self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Ticket[R]: ...
+    @overload
+    async def asubmit(self, name: str, payload: Mapping[str, Any], /) -> Ticket[Any]: ...
+    async def asubmit(self, what: Any, /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        """`submit` for coroutines."""
+        return await self.asubmit_call(self._call(what, args, kwargs))
+
+    def submit_call(self, call: Call[R], /) -> Ticket[R]:
+        desk = self.desk(f"{call.task}.submit")
+        return desk.ask(self._one(call))
+
+    async def asubmit_call(self, call: Call[R], /) -> Ticket[R]:
+        desk = self.desk(f"{call.task}.asubmit")
+        return await desk.aask(self._one(call))
+
+    def submit_many(
+        self, calls: Iterable[Call[R]], /, *, chunk: int = SUBMIT_CHUNK
+    ) -> Sequence[Ticket[R]]:
+        """Tickets in the order of the calls, which are taken a chunk at a time.
+
+        Raises `PartialSubmit` when a chunk fails after others were accepted.
+        """
+        desk = self.desk("engine.submit_many")
+        accepted: list[Ticket[Any]] = []
+        try:
+            for listed in chunks(calls, check_count("submit_many", "chunk", chunk)):
+                accepted += _accepted(desk.ask(self._many(listed)), accepted)
+        except PartialSubmit:
+            raise
+        except Exception as error:
+            raise _partial(accepted, error) from error
+        return accepted
+
+    async def asubmit_many(
+        self, calls: Iterable[Call[R]], /, *, chunk: int = SUBMIT_CHUNK
+    ) -> Sequence[Ticket[R]]:
+        """`submit_many` for coroutines."""
+        desk = self.desk("engine.asubmit_many")
+        accepted: list[Ticket[Any]] = []
+        try:
+            for listed in chunks(calls, check_count("asubmit_many", "chunk", chunk)):
+                accepted += _accepted(await desk.aask(self._many(listed)), accepted)
+        except PartialSubmit:
+            raise
+        except Exception as error:
+            raise _partial(accepted, error) from error
+        return accepted
+
+    def _call(self, what: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
+        if isinstance(what, Call):
+            return what
+        if isinstance(what, Task):
+            return what.call(*args, **kwargs)
+        if isinstance(what, str) and len(args) == 1 and not kwargs:
+            return self.call_by_name(what, args[0])
+        raise ConfigError(
+            "engine.submit() takes a call (task.call(...)), a task with its arguments, or the "
+            "name of a task and a mapping of its arguments"
+        )
+
+    def _one(self, call: Call[Any]) -> Any:
+        assert self._submitting is not None
+        prepared = call.prepare(self.clock.now_ms(), payload_bytes_max=self._options.max_payload)
+        return self._submitting.one(prepared, call.bound)
+
+    def _many(self, calls: Sequence[Call[Any]]) -> Any:
+        assert self._submitting is not None
+        now_ms, bytes_max = self.clock.now_ms(), self._options.max_payload
+        prepared = [call.prepare(now_ms, payload_bytes_max=bytes_max) for call in calls]
+        return self._submitting.many(prepared, [call.bound for call in calls])
+
+    # ----------------------------------------------------------------------------- look and find
+
+    def ticket(self, ticket_id: str) -> Ticket[Any]:
+        """The handle of a ticket by its id; asking it tells whether there is one."""
+        return Ticket(self.desk("engine.ticket"), ticket_id, None)
+
+    def ticket_of(self, ticket_id: str, task: Task[..., R], /) -> Ticket[R]:
+        return Ticket(self.desk(f"{task.name}.ticket"), ticket_id, task.name, bound=task)
+
+    def find(
+        self,
+        *,
+        state: State | None = None,
+        task: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[TicketInfo]:
+        """A page of tickets, newest first; `cursor` is the `next` of the page before.
+
+        Raises `ConfigError` for an unknown state, a bad limit or cursor.
+        """
+        desk = self.desk("engine.find")
+        return desk.ask(
+            finding.find(
+                desk, call="engine.find", state=state, task=task, key=key, limit=limit,
+                cursor=cursor,
+            )
+        )  # fmt: skip
+
+    async def afind(
+        self,
+        *,
+        state: State | None = None,
+        task: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[TicketInfo]:
+        """`find` for coroutines."""
+        desk = self.desk("engine.afind")
+        return await desk.aask(
+            finding.find(
+                desk, call="engine.afind", state=state, task=task, key=key, limit=limit,
+                cursor=cursor,
+            )
+        )  # fmt: skip
+
+    def stats(self) -> Stats:
+        """Counts by state and task, kept as tickets change."""
+        return read_stats(self.desk("engine.stats").runtime)
+
+
+_OPTIONS = (
+    "shards", "durability", "threads", "async_limit", "keep_done", "max_payload", "lock_wait",
+    "default_retry", "clock", "run", "include",
+)  # fmt: skip
+
+
+def _check_durability(durability: str) -> None:
+    advice = '"disk" (survives power loss), "process" (survives kill -9) or "memory" (tests)'
+    if durability not in ("disk", "process", "memory"):
+        raise ConfigError.option("Engine", "durability", durability, f"use {advice}")
+
+
+def _accepted(outcomes: list[Any], before: list[Ticket[Any]]) -> list[Ticket[Any]]:
+    """A chunk's tickets; `PartialSubmit` when one of them has none."""
+    tickets = [outcome for outcome in outcomes if isinstance(outcome, Ticket)]
+    if len(tickets) < len(outcomes):
+        error = next(outcome for outcome in outcomes if isinstance(outcome, ParkadeError))
+        raise _partial(before + tickets, error) from error
+    return tickets
+
+
+def _partial(accepted: list[Ticket[Any]], error: Exception) -> Exception:
+    """Nothing accepted: the error itself says it better."""
+    return PartialSubmit(accepted, total=None, cause=error) if accepted else error

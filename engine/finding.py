@@ -1,0 +1,104 @@
+"""Pages of tickets: one part from every shard, merged newest first, with a cursor.
+
+The cursor is the serial to go on below, so a page costs the same wherever it is, and rows that come
+or go meanwhile neither repeat nor hide others.
+"""
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from parkade.asking import Request
+from parkade.asks import PageOf, ShardPage
+from parkade.errors import ConfigError
+from parkade.index_keys import key_prefix, state_prefix, task_prefix
+from parkade.limits import FIND_LIMIT_MAX
+from parkade.shard.states import PENDING
+from parkade.showing import STATE_NUMBERS
+from parkade.views import Page, State, TicketInfo
+
+if TYPE_CHECKING:
+    from parkade.desk import Desk
+
+__all__ = ["find"]
+
+_ALL = 1 << 64
+
+
+def find(
+    desk: "Desk",
+    *,
+    call: str,
+    state: State | None = None,
+    task: str | None = None,
+    key: str | None = None,
+    why: str | None = None,
+    error_type: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Request[Page[TicketInfo]]:
+    """Raises `ConfigError` for an unknown state, a bad limit or cursor."""
+    if state is not None and state not in STATE_NUMBERS:
+        names = ", ".join(STATE_NUMBERS)
+        raise ConfigError.option(call, "state", state, f"use one of {names}")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= FIND_LIMIT_MAX:
+        raise ConfigError.option(call, "limit", limit, f"use 1 to {FIND_LIMIT_MAX}")
+    before = _ALL if cursor is None else _parse_cursor(call, cursor)
+    number = None if state is None else STATE_NUMBERS[state]
+    due_from_ms = due_to_ms = None
+    if number == PENDING:
+        now_ms = desk.runtime.clock.now_ms()
+        due_from_ms, due_to_ms = (now_ms + 1, None) if state == "scheduled" else (None, now_ms + 1)
+    asked = PageOf(
+        prefix=_prefix(number, task, key),
+        before=before,
+        limit=limit,
+        state=number,
+        task=task,
+        key=key,
+        why=why,
+        error_type=error_type,
+        due_from_ms=due_from_ms,
+        due_to_ms=due_to_ms,
+    )
+    asks = [(shard, asked) for shard in range(desk.runtime.shard_count)]
+    return Request(
+        call, f"engine.a{call.rpartition('.')[2]}", asks, lambda got: _page(desk, asked, got)
+    )
+
+
+def _prefix(state: int | None, task: str | None, key: str | None) -> bytes | None:
+    """The narrowest index that has every ticket asked for; None: the table itself."""
+    if key is not None:
+        return key_prefix(key)
+    if state is not None:
+        return state_prefix(state) if task is None else task_prefix(task, state)
+    return None
+
+
+def _parse_cursor(call: str, cursor: str) -> int:
+    try:
+        return int(cursor, 16)
+    except (TypeError, ValueError):
+        raise ConfigError.option(call, "cursor", cursor, "use the .next of a page") from None
+
+
+def _page(desk: "Desk", asked: PageOf, parts: list[ShardPage]) -> Page[TicketInfo]:
+    """Beyond the highest place at which a shard's part stops, the merged order is not known."""
+    edge = max((part.last for part in parts if part.last is not None), default=0)
+    merged: list[Any] = heapq.nlargest(
+        asked.limit + 1,
+        (ticket for part in parts for ticket in part.tickets if ticket.serial >= edge),
+        key=lambda ticket: ticket.serial,
+    )
+    items, rest = merged[: asked.limit], merged[asked.limit :]
+    after: int | None = None
+    if rest or (edge and items and len(items) == asked.limit):
+        after = items[-1].serial
+    elif edge:
+        after = edge
+    return Page(
+        items=[desk.shown(ticket) for ticket in items],
+        next=None if after is None else f"{after:x}",
+        scanned=sum(part.scanned for part in parts),
+        complete=len(items) == asked.limit or not edge,
+    )

@@ -1,0 +1,219 @@
+"""The core thread: the turns of all shards, one pass after another.
+
+A pass reads the clocks once, takes what has come in, gives every shard its turn, starts what may
+start, and wakes whoever got an answer. After any wait it looks first at the clocks, then at leases
+and timers, then at the inbox. `step` is one pass; threads only make it go by itself.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from parkade import limits
+from parkade.asks import Ask
+from parkade.attempts import Attempts
+from parkade.clock import Clock, MonoMs, SettledClock, WallMs
+from parkade.inbox import Inbox
+from parkade.opening import OpenShard
+from parkade.shard.commands import Outcome
+from parkade.shard_host import ShardHost
+from parkade.waiters import Wakeups
+
+__all__ = ["Host", "Recovery"]
+
+
+class Recovery(Protocol):
+    """How the engine around the host turns store errors into its own, and reopens a shard."""
+
+    def failure(self, shard: int, error: BaseException) -> Exception: ...
+    def reopen(self, shard: ShardHost) -> OpenShard: ...
+    def report(self, what: str, error: BaseException | None) -> None: ...
+
+
+class Host:
+    """Everything that changes, changes on its thread (`step`), save the inbox and `post`."""
+
+    def __init__(self, clock: Clock, settled: SettledClock, recovery: Recovery) -> None:
+        self.clock = clock
+        self._settled_clock = settled
+        self._recovery = recovery
+        self.wakeups = Wakeups()
+        self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
+        self.shards: list[ShardHost] = []
+        self.attempts: Attempts
+        self._event = threading.Event()
+        self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._outcomes: deque[list[Outcome]] = deque()
+        self._conditions: list[tuple[Callable[[], bool], threading.Event]] = []
+        self._thread: threading.Thread | None = None
+        self._is_ended = False
+        self.fatal: BaseException | None = None
+        self.steps = 0
+        self._leaving = 0
+        self._read_clocks()
+
+    # -------------------------------------------------------------------------- any thread
+
+    def wake(self) -> None:
+        """Has the next pass begin now."""
+        if not self._event.is_set():
+            self._event.set()
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls `function` on the core thread, in the next pass."""
+        self._posted.append((function, arguments))
+        self.wake()
+
+    def deliver(self, outcomes: list[Outcome]) -> None:
+        """Outcomes, as executors have them."""
+        self._outcomes.append(outcomes)
+        self.wake()
+
+    def call(self, function: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+        """The value of `function`, called on the core thread; raises what it raises."""
+        if threading.current_thread() is self._thread or self._thread is None:
+            return function()
+        done = threading.Event()
+        got: list[Any] = []
+
+        def run() -> None:
+            try:
+                got.append((function(), None))
+            except BaseException as error:
+                got.append((None, error))
+            done.set()
+
+        self.post(run)
+        if not done.wait(timeout_s):
+            raise TimeoutError("the core thread does not answer")
+        value, error = got[0]
+        if error is not None:
+            raise error
+        return value
+
+    def when(self, condition: Callable[[], bool]) -> threading.Event:
+        """An event that is set at the end of the first pass in which `condition` holds."""
+        event = threading.Event()
+        self.post(self._conditions.append, (condition, event))
+        return event
+
+    # ------------------------------------------------------------------------- its own thread
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="parkade-core", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ends the thread after the pass under way."""
+        self._is_ended = True
+        self.wake()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_ended:
+                self._event.clear()
+                wait_ms = self.step()
+                if wait_ms:
+                    self.clock.wait(self._event, wait_ms)
+        except BaseException as error:
+            self.fatal = error
+            self.report("the core thread ended", error)
+            for shard in self.shards:
+                shard.refuse(error)
+            self.wakeups.send()
+
+    def step(self) -> int:
+        """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
+        self.steps += 1
+        self._read_clocks()
+        self._take_posted()
+        self._take_outcomes()
+        self._take_asks()
+        for shard in self.shards:
+            shard.turn()
+        self.attempts.admit(self.now_ms)
+        for shard in self.shards:
+            shard.hand_frame()
+        self.attempts.send_jobs()
+        if self._leaving:
+            leaving, self._leaving = self._leaving, 0
+            self.inbox.leave(leaving)
+        self.wakeups.send()
+        self._check_conditions()
+        return self._wait_ms()
+
+    def _read_clocks(self) -> None:
+        self.now_ms = self.clock.now_ms()
+        self.mono_ms = self.clock.monotonic_ms()
+        self.settled_ms: int = self._settled_clock.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
+
+    def _take_posted(self) -> None:
+        posted = self._posted
+        for _ in range(len(posted)):
+            function, arguments = posted.popleft()
+            try:
+                function(*arguments)
+            except Exception as error:
+                self.report("a call of the core thread", error)
+
+    def _take_outcomes(self) -> None:
+        if self._outcomes:
+            outcomes = [
+                outcome for _ in range(len(self._outcomes)) for outcome in self._outcomes.popleft()
+            ]
+            self.attempts.settle_all(outcomes)
+
+    def _take_asks(self) -> None:
+        for number, ask in self.inbox.take():
+            self.shards[number].put(ask)
+
+    def decided(self, ask: Ask) -> None:
+        """A submit has left the undecided: the door has its bytes back."""
+        self._leaving += ask.door_bytes
+        ask.door_bytes = 0
+
+    def _check_conditions(self) -> None:
+        if self._conditions:
+            left: list[tuple[Callable[[], bool], threading.Event]] = []
+            for condition, event in self._conditions:
+                if condition():
+                    event.set()
+                else:
+                    left.append((condition, event))
+            self._conditions = left
+
+    def _wait_ms(self) -> int:
+        if self._posted or self._outcomes or self.inbox:
+            return 0
+        wait_ms = limits.WAIT_MS_MAX
+        for shard in self.shards:
+            if not shard.is_open:
+                continue
+            if shard.has_more:
+                return 0
+            wait_ms = min(wait_ms, shard.wait_ms())
+        return max(0, wait_ms)
+
+    # ------------------------------------------------------------------------ what shards need
+
+    def failure(self, shard: int, error: BaseException) -> Exception:
+        return self._recovery.failure(shard, error)
+
+    def reopen(self, shard: ShardHost) -> OpenShard:
+        return self._recovery.reopen(shard)
+
+    def report(self, what: str, error: BaseException | None) -> None:
+        self._recovery.report(what, error)
+
+    def shard_failed(self, shard: ShardHost) -> None:
+        self.attempts.shard_failed(shard)
+
+    def shard_recovered(self, shard: ShardHost) -> None:
+        self.attempts.settle_lost([shard], lambda: None)
+
+    def open_shards(self) -> Sequence[ShardHost]:
+        return [shard for shard in self.shards if shard.is_open]

@@ -1,0 +1,111 @@
+"""The house: the engine-wide journal and store. Without it the engine does not open.
+
+It keeps what belongs to no shard: the serial leases today; pauses, breakers, limits and schedules
+have their records (docs/architecture.md, The house). Same files, same recovery as a shard's.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from parkade.opening import Identity
+from parkade.store.batch import Batch
+from parkade.store.disk import Disk
+from parkade.store.journal import Journal, Sizing
+from parkade.store.parked import Parked
+from parkade.store.record import Leased, Record, decode_records, encode_records
+
+__all__ = ["HOUSE_NUMBER", "House", "HouseState"]
+
+HOUSE_NUMBER = 0xFFFF_FFFF  # stands where a shard's number stands, in every file of it
+_STATE_ROW = 0
+
+
+class HouseState(msgspec.Struct, array_like=True):
+    """All that the house knows; new fields go at the end, with a default."""
+
+    lease_until: int = 0
+
+    def apply(self, record: Record) -> None:
+        """Live and replay alike; a record of another kind changes nothing."""
+        if isinstance(record, Leased):
+            self.lease_until = max(self.lease_until, record.until)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(HouseState).decode
+
+
+class House:
+    """Used by one thread at a time."""
+
+    def __init__(self, journal: Journal, store: Parked, state: HouseState) -> None:
+        self.journal = journal
+        self.store = store
+        self.state = state
+        self.lsn = journal.last_lsn
+
+    @classmethod
+    def open(
+        cls, disk: Disk, identity: Identity, *, sizing: Sizing, entropy: Callable[[int], bytes]
+    ) -> "House":
+        """Opens and recovers it. Raises what the store and the journal raise."""
+        directory = f"{identity.path}/house"
+        if identity.is_new:
+            disk.make_directories(directory)
+        store = Parked.open(
+            f"{directory}/store",
+            salt=identity.salt,
+            shard=HOUSE_NUMBER,
+            is_new=identity.is_new,
+            map_bytes=1 << 20,
+            sync=identity.durability != "memory",
+        )
+        try:
+            journal = Journal.open(
+                disk,
+                f"{directory}/journal",
+                salt=identity.salt,
+                shard=HOUSE_NUMBER,
+                store_lsn=store.lsn,
+                store_epoch=store.epoch,
+                mode="disk" if identity.durability == "process" else identity.durability,
+                sizing=sizing,
+                is_new=identity.is_new,
+                entropy=entropy,
+            )
+        except BaseException:
+            store.close()
+            raise
+        return cls(journal, store, _recover(journal, store))
+
+    def append(self, records: list[Record]) -> None:
+        """Durable on return. Raises what a journal raises."""
+        self.journal.prepare_spare()
+        self.lsn = self.journal.append(encode_records(records), len(records))
+        for record in records:
+            self.state.apply(record)
+
+    def checkpoint(self, *, now_ms: int, settled_ms: int) -> None:
+        """Makes the store equal to the state, and drops the journal behind it."""
+        batch = Batch(self.lsn, self.journal.epoch, now_ms, settled_ms, {})
+        batch.heads[_STATE_ROW] = _encode(self.state)
+        self.store.commit(batch)
+        self.journal.drop_through(self.lsn)
+
+    def close(self, *, is_clean: bool) -> None:
+        try:
+            self.journal.close(clean=is_clean)
+        finally:
+            self.store.close()
+
+
+def _recover(journal: Journal, store: Parked) -> HouseState:
+    with store.snapshot() as snapshot:
+        row = snapshot.head(_STATE_ROW)
+    state = HouseState() if row is None else _decode(row)
+    for frame in journal.replay():
+        records = decode_records(frame.body)
+        for record in records[max(0, store.lsn + 1 - frame.first_lsn) :]:
+            state.apply(record)
+    return state

@@ -1,0 +1,82 @@
+"""The application's door: what callers put, the core thread takes; bounded in bytes.
+
+Only this door is bounded: what the engine asks of itself never waits. A full door makes `submit`
+wait and `asubmit` await (docs/architecture.md, Bounds).
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from parkade.asks import Ask
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """Any thread puts, the core thread takes."""
+
+    def __init__(self, bytes_max: int, wake: Callable[[], None]) -> None:
+        self._bytes_max = bytes_max
+        self._wake = wake
+        self._asks: deque[tuple[int, Ask]] = deque()
+        self._bytes = 0
+        self._room = threading.Condition()
+        self._threads_waiting = 0
+        self._loops_waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+
+    def put(self, asks: Iterable[tuple[int, Ask]]) -> None:
+        """(shard, ask) pairs. Unbounded: `enter` comes before."""
+        self._asks.extend(asks)
+        self._wake()
+
+    def enter(self, size: int) -> None:
+        """Waits until `size` more bytes may be undecided; more than the bound goes in alone."""
+        with self._room:
+            while self._bytes and self._bytes + size > self._bytes_max:
+                self._threads_waiting += 1
+                try:
+                    self._room.wait()
+                finally:
+                    self._threads_waiting -= 1
+            self._bytes += size
+
+    async def aenter(self, size: int) -> None:
+        """`enter` for a coroutine."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._room:
+                if not self._bytes or self._bytes + size <= self._bytes_max:
+                    self._bytes += size
+                    return
+                future: asyncio.Future[None] = loop.create_future()
+                self._loops_waiting.append((loop, future))
+            await future
+
+    def leave(self, size: int) -> None:
+        """So many bytes have been decided."""
+        with self._room:
+            self._bytes -= size
+            if self._threads_waiting:
+                self._room.notify_all()
+            waiting, self._loops_waiting = self._loops_waiting, deque()
+        for loop, future in waiting:
+            try:
+                loop.call_soon_threadsafe(_set, future)
+            except RuntimeError:  # that loop is closed: nobody waits there any more
+                continue
+
+    def take(self) -> Iterable[tuple[int, Ask]]:
+        """All that is there, in order."""
+        asks = self._asks
+        for _ in range(len(asks)):
+            yield asks.popleft()
+
+    def __bool__(self) -> bool:
+        return bool(self._asks)
+
+
+def _set(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

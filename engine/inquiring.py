@@ -1,0 +1,132 @@
+"""Answers to inquiries: what memory knows first, then the store, then both merged.
+
+Runs on the core thread, save for the work that a `FromStore` hands to the I/O thread.
+"""
+
+import copy
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from parkade.asks import AwaitEnd, Inquiry, Look, PageOf, Seen, ShardPage
+from parkade.limits import FIND_SCAN_MAX
+from parkade.reading import Heads, History, StoreReader
+from parkade.shard import Shard
+from parkade.shard.commands import Loaded, Need
+from parkade.shard.history import attempts_of
+from parkade.shard.memory import Unread
+from parkade.shard.states import PENDING, RUNNING
+from parkade.shard.ticket import Ticket
+
+__all__ = ["FromStore", "NotEnded", "answer"]
+
+
+class NotEnded(msgspec.Struct, frozen=True):
+    """The ticket is still on its way: ask again when it has ended."""
+
+    serial: int
+
+
+class FromStore(msgspec.Struct, frozen=True):
+    """`work` is done by the I/O thread; `finish` makes the answer of what it gives, with memory."""
+
+    work: Callable[[StoreReader], Any]
+    finish: Callable[[Shard, Any], Any]
+
+
+def answer(core: Shard, asked: Inquiry, loaded: Loaded | None) -> Any:
+    """The answer, or `Need`, `NotEnded` or `FromStore`."""
+    if isinstance(asked, PageOf):
+        return FromStore(
+            lambda reader: _page(reader, asked), lambda core, heads: _merged(core, asked, heads)
+        )
+    assert isinstance(asked, Look | AwaitEnd)
+    ticket = _ticket(core, asked.serial, loaded)
+    if ticket is None or isinstance(ticket, Need):
+        return ticket
+    if isinstance(asked, AwaitEnd):
+        if ticket.state in (PENDING, RUNNING):
+            return NotEnded(asked.serial)
+        return _with_body(core, ticket)
+    if asked.wants_history:
+        return _with_history(ticket)
+    return _with_body(core, ticket) if asked.wants_body else Seen(copy.copy(ticket))
+
+
+def _ticket(core: Shard, serial: int, loaded: Loaded | None) -> Ticket | Need | None:
+    ticket = core.look(serial)
+    if not isinstance(ticket, Unread):
+        return ticket
+    if loaded is None or serial not in loaded.tickets:
+        return Need([serial], [])
+    parked = loaded.tickets[serial]
+    return None if parked is None else parked.ticket
+
+
+def _with_body(core: Shard, ticket: Ticket) -> "Seen | FromStore":
+    body = core.body(ticket.serial)
+    seen = copy.copy(ticket)
+    if isinstance(body, Unread):
+        serial = ticket.serial
+        return FromStore(lambda reader: reader.body(serial), lambda _, got: Seen(seen, got.body))
+    return Seen(seen, body)
+
+
+def _with_history(ticket: Ticket) -> FromStore:
+    serial, seen = ticket.serial, copy.copy(ticket)
+
+    def finish(core: Shard, got: History) -> Seen:
+        rows = {row.fence: row for row in got.rows}
+        rows |= {row.fence: row for row in core.attempt_rows(serial)}
+        return Seen(seen, None, attempts_of(seen, [rows[fence] for fence in sorted(rows)]))
+
+    return FromStore(lambda reader: reader.history(serial), finish)
+
+
+def _fits(asked: PageOf, ticket: Ticket) -> bool:
+    if ticket.serial >= asked.before:
+        return False
+    if asked.state is not None and ticket.state != asked.state:
+        return False
+    if asked.task is not None and ticket.task != asked.task:
+        return False
+    if asked.key is not None and ticket.key != asked.key:
+        return False
+    if asked.why is not None and ticket.why != asked.why:
+        return False
+    if asked.error_type is not None and (
+        ticket.error is None or ticket.error.type != asked.error_type
+    ):
+        return False
+    if asked.due_from_ms is not None and ticket.due_ms < asked.due_from_ms:
+        return False
+    return asked.due_to_ms is None or ticket.due_ms < asked.due_to_ms
+
+
+def _page(reader: StoreReader, asked: PageOf) -> Heads:
+    return reader.heads(
+        asked.prefix, asked.before, asked.limit, lambda ticket: _fits(asked, ticket), FIND_SCAN_MAX
+    )
+
+
+def _merged(core: Shard, asked: PageOf, got: Heads) -> ShardPage:
+    """The store's page overridden by what memory has changed since."""
+    lowest = 0 if got.last is None else got.last
+    generations = [core.dirty.tickets]
+    if core.flight is not None:
+        generations.append(core.flight.tickets)
+    changed: dict[int, Ticket | None] = {}
+    for generation in reversed(generations):
+        changed |= generation
+    kept = [ticket for ticket in got.tickets if ticket.serial not in changed]
+    mine = [
+        ticket
+        for ticket in changed.values()
+        if ticket is not None and ticket.serial >= lowest and _fits(asked, ticket)
+    ]
+    newest = heapq.nlargest(asked.limit, kept + mine, key=lambda ticket: ticket.serial)
+    is_cut = len(kept) + len(mine) > asked.limit
+    last = newest[-1].serial if is_cut else got.last
+    return ShardPage([copy.copy(ticket) for ticket in newest], got.walked + len(changed), last)

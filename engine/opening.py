@@ -1,0 +1,138 @@
+"""Opening: from a directory on disk to shards that can be served.
+
+Recovery is one function, used at open and after a failure: the store, then the journal behind it,
+with every ticket that a frame names loaded before the frame is applied (docs/architecture.md,
+Opening).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from parkade.index_keys import state_prefix
+from parkade.reading import StoreReader
+from parkade.shard import Shard
+from parkade.shard.states import RUNNING
+from parkade.store.disk import Disk
+from parkade.store.errors import Damage
+from parkade.store.frame import Frame
+from parkade.store.journal import Journal, Sizing
+from parkade.store.parked import Parked
+from parkade.store.record import AnyRecord, RecordDamage, decode_records
+
+__all__ = ["Identity", "OpenShard", "open_shard", "replay", "shard_directory"]
+
+RUNNING_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every file of a directory must say of itself, and how durable it is to be."""
+
+    path: str
+    salt: bytes
+    durability: str
+    is_new: bool
+
+
+@dataclass(slots=True)
+class OpenShard:
+    """A shard as recovery hands it over."""
+
+    core: Shard
+    journal: Journal
+    store: Parked
+    reader: StoreReader
+
+
+def shard_directory(path: str, number: int) -> str:
+    return f"{path}/shard-{number:03d}"
+
+
+def open_shard(
+    disk: Disk, identity: Identity, number: int, *, sizing: Sizing, entropy: Callable[[int], bytes]
+) -> OpenShard:
+    """Opens and recovers one shard. Raises what the store and the journal raise."""
+    directory = shard_directory(identity.path, number)
+    if identity.is_new:
+        disk.make_directories(directory)
+    store = Parked.open(
+        f"{directory}/store",
+        salt=identity.salt,
+        shard=number,
+        is_new=identity.is_new,
+        sync=identity.durability != "memory",
+    )
+    try:
+        journal = Journal.open(
+            disk,
+            f"{directory}/journal",
+            salt=identity.salt,
+            shard=number,
+            store_lsn=store.lsn,
+            store_epoch=store.epoch,
+            mode=identity.durability,
+            sizing=sizing,
+            is_new=identity.is_new,
+            entropy=entropy,
+        )
+    except BaseException:
+        store.close()
+        raise
+    try:
+        core = core_of(store)
+        reader = StoreReader(store, core.lane_number)
+        replay(core, reader, journal.replay(), journal.directory)
+        adopt_running(core, reader)
+    except BaseException:
+        journal.close(clean=False)
+        store.close()
+        raise
+    return OpenShard(core, journal, store, reader)
+
+
+def core_of(store: Parked) -> Shard:
+    """A core as the store's last checkpoint left it."""
+    return Shard(
+        lsn=store.lsn,
+        counters=dict(store.counters),
+        lane_names=dict(store.lane_names),
+        lane_rows=dict(store.lane_rows),
+    )
+
+
+def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str) -> None:
+    """Applies what the journal has behind the store. Raises `Damage` for a body that is none."""
+    for frame in frames:
+        try:
+            records = decode_records(frame.body)
+        except RecordDamage as error:
+            raise Damage(path, frame.offset, f"a frame's body is no records: {error}") from error
+        fresh = records[max(0, core.lsn + 1 - frame.first_lsn) :]
+        load_named(core, reader, fresh)
+        for record in fresh:
+            core.apply(record)
+
+
+def load_named(core: Shard, reader: StoreReader, records: Sequence[AnyRecord]) -> None:
+    """Brings into memory every ticket and unique row that the records name."""
+    serials: set[int] = set()
+    uniques: set[bytes] = set()
+    for record in records:
+        named, names = core.names(record)
+        serials.update(named)
+        uniques.update(names)
+    if serials or uniques:
+        core.adopt(reader.load(serials, uniques).loaded)
+
+
+def adopt_running(core: Shard, reader: StoreReader) -> None:
+    """Every ticket that was running at the crash must be in memory: its attempt is lost."""
+    before: int | None = 1 << 64
+    while before is not None:
+        page = reader.heads(
+            state_prefix(RUNNING), before, RUNNING_PAGE, lambda _: True, RUNNING_PAGE
+        )
+        serials = [ticket.serial for ticket in page.tickets]
+        if serials:
+            core.adopt(reader.load(serials).loaded)
+        before = page.last

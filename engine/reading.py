@@ -1,0 +1,200 @@
+"""What a shard's I/O thread reads of its store for the core: whole tickets, sweeps, lane rows.
+
+Each read is one short snapshot and says which LSN it saw. A row that fails its checksum is one
+damaged ticket, reported apart; anything else that is wrong raises `Damage`.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from parkade.shard.commands import Loaded, UniqueRow
+from parkade.shard.commands import Parked as ParkedTicket
+from parkade.shard.history import AttemptRow
+from parkade.shard.lanes import LaneKey
+from parkade.shard.placement import SweepAsk, Swept, SweptEntry
+from parkade.shard.refill import RefillAsk, Refilled
+from parkade.shard.states import PENDING
+from parkade.shard.ticket import HeadDamage, StoredAt, Ticket, decode_ticket
+from parkade.shard.unique import unique_name_of
+from parkade.store.entry import POSITION_FIRST
+from parkade.store.parked import ParkedReader
+from parkade.store.rows import RowDamaged
+from parkade.store.snapshot import Snapshot
+
+__all__ = ["Body", "Heads", "History", "Read", "StoreReader", "SweepRead"]
+
+_decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
+_decode_attempt = msgspec.msgpack.Decoder(AttemptRow).decode
+
+
+class Read(msgspec.Struct):
+    """Tickets as they were read, and the serials of those whose rows are damaged."""
+
+    loaded: Loaded
+    damaged: set[int] = msgspec.field(default_factory=set)
+
+    @property
+    def snapshot_lsn(self) -> int:
+        return self.loaded.snapshot_lsn
+
+
+class SweepRead(msgspec.Struct):
+    """A sweep's entries, and whether the agenda must be refined before one can go further."""
+
+    swept: Swept
+    needs_refine: bool
+
+
+class Body(msgspec.Struct):
+    """A payload or a result; None: there is no row. `is_damaged`: there is one, and it is bad."""
+
+    snapshot_lsn: int
+    body: bytes | None
+    is_damaged: bool = False
+
+
+class History(msgspec.Struct):
+    snapshot_lsn: int
+    rows: list[AttemptRow]
+
+
+class Heads(msgspec.Struct):
+    """Part of an index, newest first: `last` is the lowest serial walked, None at its end."""
+
+    snapshot_lsn: int
+    tickets: list[Ticket]
+    walked: int
+    last: int | None
+
+
+class StoreReader:
+    """Used by the I/O thread. `lane_number_of` gives the number of a lane that the store knows."""
+
+    def __init__(self, store: ParkedReader, lane_number_of: Callable[[LaneKey], int]) -> None:
+        self.store = store
+        self._lane_number_of = lane_number_of
+
+    def load(
+        self, serials: Iterable[int], uniques: Iterable[bytes] = (), *, has_bodies: bool = False
+    ) -> Read:
+        """Heads with their unique rows (and bodies), and unique rows by name."""
+        with self.store.snapshot() as snapshot:
+            got = Read(Loaded(snapshot.lsn, {}, {}))
+            for name in uniques:
+                got.loaded.uniques[name] = _unique(snapshot, name)
+            for serial in serials:
+                self._load_one(snapshot, serial, has_bodies, got)
+        return got
+
+    def sweep(self, ask: SweepAsk) -> SweepRead:
+        with self.store.snapshot() as snapshot:
+            after = max(ask.from_pos, POSITION_FIRST)
+            got = snapshot.sweep(after, ask.until_ms, ask.limit)
+            entries = [SweptEntry(*entry, False) for entry in got.entries]
+            if got.expiries:
+                entries += [SweptEntry(*position, 0, 0, True) for position in got.expiries]
+                entries.sort()
+            return SweepRead(Swept(snapshot.lsn, entries, got.position), got.needs_refine)
+
+    def refill(self, ask: RefillAsk) -> tuple[Refilled, set[int]]:
+        """The next rows of a lane, with the heads and unique rows of their tickets."""
+        with self.store.snapshot() as snapshot:
+            rows = snapshot.lane_rows(ask.lane_number, limit=ask.limit, after=ask.after)
+            got = Read(Loaded(snapshot.lsn, {}, {}))
+            for _, serial, _ in rows:
+                self._load_one(snapshot, serial, True, got, in_lane=True)
+        ranks = [(first_due_ms, serial) for first_due_ms, serial, _ in rows]
+        is_end = len(rows) < ask.limit
+        refilled = Refilled(ask.lane_number, got.snapshot_lsn, ranks, is_end, got.loaded)
+        return refilled, got.damaged
+
+    def body(self, serial: int) -> Body:
+        with self.store.snapshot() as snapshot:
+            try:
+                body = snapshot.body(serial)
+            except RowDamaged:
+                return Body(snapshot.lsn, None, is_damaged=True)
+            return Body(snapshot.lsn, None if body is None else body[1])
+
+    def history(self, serial: int) -> History:
+        with self.store.snapshot() as snapshot:
+            rows = [_decode_attempt(row) for _, row in snapshot.history(serial)]
+            return History(snapshot.lsn, rows)
+
+    def heads(
+        self, prefix: bytes | None, before: int, count: int, fits: Callable[[Ticket], bool],
+        walk_max: int,
+    ) -> Heads:  # fmt: skip
+        """Tickets of an index (None: of the table) that fit, with serials below `before`."""
+        with self.store.snapshot() as snapshot:
+            found = Heads(snapshot.lsn, [], 0, before)
+            while len(found.tickets) < count and found.walked < walk_max:
+                assert found.last is not None
+                count_max = min(256, walk_max - found.walked)
+                serials = _serials(snapshot, prefix, found.last, count_max)
+                if not serials:
+                    found.last = None
+                    break
+                for serial in serials:
+                    found.walked += 1
+                    found.last = serial
+                    ticket = _head(snapshot, serial)
+                    if ticket is not None and fits(ticket):
+                        found.tickets.append(ticket)
+                        if len(found.tickets) == count:
+                            break
+            return found
+
+    def _load_one(
+        self, snapshot: Snapshot, serial: int, has_body: bool, got: Read, *, in_lane: bool = False
+    ) -> None:
+        loaded = got.loaded
+        loaded.tickets[serial] = None
+        try:
+            head = snapshot.head(serial)
+            if head is None:
+                return
+            ticket = decode_ticket(head)
+            name = unique_name_of(ticket)
+            if name is not None and name not in loaded.uniques:
+                loaded.uniques[name] = _unique(snapshot, name)
+            body = snapshot.body(serial) if has_body else None
+        except (RowDamaged, HeadDamage):
+            got.damaged.add(serial)
+            return
+        loaded.tickets[serial] = ParkedTicket(
+            ticket, self._stored_at(ticket, in_lane), None if body is None else body[1]
+        )
+
+    def _stored_at(self, ticket: Ticket, in_lane: bool) -> StoredAt:
+        """Where the store has a ticket, told from its head alone."""
+        options = ticket.options
+        expiry_ms = lane_number = 0
+        if ticket.state == PENDING:
+            lane_number = self._lane_number_of(ticket.lane)
+            if options is not None and options.expires_ms is not None and ticket.fence == 0:
+                expiry_ms = ticket.first_due_ms + options.expires_ms
+        return StoredAt(
+            ticket.state, ticket.due_ms, ticket.first_due_ms, lane_number, expiry_ms, in_lane
+        )
+
+
+def _serials(snapshot: Snapshot, prefix: bytes | None, before: int, limit: int) -> list[int]:
+    if prefix is None:
+        return snapshot.serials(before=before, limit=limit)
+    return snapshot.page(prefix, before=before if before < 1 << 64 else None, limit=limit)
+
+
+def _unique(snapshot: Snapshot, name: bytes) -> UniqueRow | None:
+    row = snapshot.unique(name)
+    return None if row is None else _decode_unique(row)
+
+
+def _head(snapshot: Snapshot, serial: int) -> Ticket | None:
+    """None also for a damaged row: a listing goes on without it."""
+    try:
+        head = snapshot.head(serial)
+        return None if head is None else decode_ticket(head)
+    except (RowDamaged, HeadDamage):
+        return None

@@ -1,0 +1,343 @@
+"""An open engine: a directory that is owned, its house and shards, the threads that serve them.
+
+`Engine` makes one when it is entered and lets it go when it is left. Everything here is wiring; the
+rules are in the shards, the passes in `parkade.host` (docs/architecture.md, Opening).
+"""
+
+import logging
+import os
+import random
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from parkade.admission import Admission
+from parkade.asking import Asker
+from parkade.attempts import Attempts
+from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
+from parkade.directory import Directory
+from parkade.executor import Executor, Job
+from parkade.host import Host
+from parkade.house import House
+from parkade.io import ShardIO, Writer
+from parkade.opening import Identity, OpenShard, open_shard
+from parkade.policies import RetryPolicy
+from parkade.serials import Serials
+from parkade.shard.ticket import Ticket, format_id
+from parkade.shard_host import ShardHost
+from parkade.store.errors import StoreError
+from parkade.store.journal import Sizing
+from parkade.store.record import Leased
+from parkade.tasks import Tasks
+from parkade.translating import shard_error
+from parkade.views import StopReport
+
+__all__ = ["Runtime", "RuntimeOptions"]
+
+_log = logging.getLogger("parkade.engine")
+_storage_log = logging.getLogger("parkade.storage")
+
+CHECKPOINT_AT_STOP_MS = 30_000  # a stop that cannot write its checkpoint by then leaves the journal
+
+
+class RuntimeOptions:
+    """What an engine was constructed with, as the runtime needs it; ms and bytes."""
+
+    __slots__ = (
+        "async_limit", "default_retry", "durability", "entropy", "has_attempts", "keep_done_ms",
+        "max_payload", "sizing", "threads",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        durability: str,
+        threads: int,
+        async_limit: int,
+        default_retry: RetryPolicy,
+        max_payload: int,
+        keep_done_ms: int | None,
+        has_attempts: bool,
+        sizing: Sizing | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.durability = durability
+        self.threads = threads
+        self.async_limit = async_limit
+        self.default_retry = default_retry
+        self.max_payload = max_payload
+        self.keep_done_ms = keep_done_ms
+        self.has_attempts = has_attempts
+        self.sizing = sizing or Sizing()
+        self.entropy = entropy
+
+
+class Runtime:
+    """Made by `open`, ended by `stop`."""
+
+    def __init__(
+        self, directory: Directory, options: RuntimeOptions, tasks: Tasks, clock: Clock
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.tasks = tasks
+        self.clock = clock
+        self.pid = os.getpid()
+        self.identity: Identity = directory.identity(options.durability)
+        self.salt = int.from_bytes(directory.manifest.salt, "big")
+        self.shard_count = directory.manifest.shards
+        self._random = random.Random(int.from_bytes(options.entropy(8), "big"))
+        self.opened_ms = clock.now_ms()
+        self.lost_at_open = 0
+
+    @classmethod
+    def open(
+        cls, directory: Directory, options: RuntimeOptions, tasks: Tasks, clock: Clock
+    ) -> "Runtime":
+        """House first, then the shards in parallel; a shard that is damaged is refused, the house
+        must open. Raises what `translating` makes of store errors."""
+        runtime = cls(directory, options, tasks, clock)
+        runtime._open_house()
+        try:
+            opened = runtime._open_shards()
+            directory.finish()
+            runtime.identity = Identity(
+                directory.path, directory.manifest.salt, options.durability, is_new=False
+            )
+            runtime._wire(opened)
+        except BaseException:
+            runtime.house.close(is_clean=False)
+            raise
+        return runtime
+
+    # -------------------------------------------------------------------------------- opening
+
+    def _open_house(self) -> None:
+        try:
+            self.house = House.open(
+                self.directory.disk,
+                self.identity,
+                sizing=Sizing(),
+                entropy=self.options.entropy,
+            )
+        except StoreError as error:
+            raise shard_error(self.directory.path, None, error) from error
+        first = max(self.house.state.lease_until, 1)
+        self.serials = Serials(first, first, self._ask_lease)
+        try:
+            self._lease()
+        except StoreError as error:
+            self.house.close(is_clean=False)
+            raise shard_error(self.directory.path, None, error) from error
+
+    def _lease(self) -> None:
+        until = self.serials.next_lease(self.clock.now_ms())
+        self.house.append([Leased(until)])
+        self.serials.extend(until)
+
+    def _ask_lease(self) -> None:
+        """On a caller's thread: the house's own thread renews."""
+        self._house_io.call(self._lease, self._leased)
+
+    def _leased(self, _: None, error: Exception | None) -> None:
+        if error is not None:
+            self.report("leasing serials in the house", error)
+
+    def _open_shards(self) -> "list[Future[OpenShard]]":
+        with ThreadPoolExecutor(min(self.shard_count, 8), "parkade-open") as pool:
+            opening = [pool.submit(self._open_shard, n) for n in range(self.shard_count)]
+        for future in opening:
+            error = future.exception()
+            if error is not None and (self.identity.is_new or not isinstance(error, StoreError)):
+                for other in opening:
+                    if other.exception() is None:
+                        _close_opened(other.result(), is_clean=False)
+                if isinstance(error, StoreError):
+                    raise shard_error(self.directory.path, None, error) from error
+                raise error
+        return opening
+
+    def _open_shard(self, number: int) -> OpenShard:
+        return open_shard(
+            self.directory.disk,
+            self.identity,
+            number,
+            sizing=self.options.sizing,
+            entropy=self.options.entropy,
+        )
+
+    def _wire(self, opened: "list[Future[OpenShard]]") -> None:
+        options = self.options
+        healthy = [future.result() for future in opened if future.exception() is None]
+        now, mono = WallMs(self.clock.now_ms()), MonoMs(self.clock.monotonic_ms())
+        settled = [shard.store.settled_ms for shard in healthy if shard.store.settled_ms]
+        start = SettledMs(max(settled)) if settled else None
+        self.settled_clock = SettledClock(start, now, mono)
+        self.host = Host(self.clock, self.settled_clock, self)
+        self.executor = Executor(
+            thread_count=options.threads,
+            deliver=self.host.deliver,
+            clock=self.clock,
+            entropy=self.entropy,
+            result_bytes_max=options.max_payload,
+        )
+        self._house_io = ShardIO("parkade-house", self.host.post)
+        self.writer = Writer("parkade-writer", self.host.post)
+        self.ios = [ShardIO(f"parkade-io-{n:03d}", self.host.post) for n in range(self.shard_count)]
+        self.shards = [
+            ShardHost(n, self.host, self.ios[n], self.writer) for n in range(self.shard_count)
+        ]
+        self.host.shards = self.shards
+        places = {"thread": options.threads, "loop": options.async_limit}
+        admission = Admission(places, self)
+        self.attempts = Attempts(self.shards, admission, self, self.executor)
+        self.host.attempts = self.attempts
+        for shard, future in zip(self.shards, opened, strict=True):
+            error = future.exception()
+            if error is None:
+                shard.install(future.result())
+            else:
+                _storage_log.critical("%s", shard_error(self.directory.path, shard.number, error))
+                shard.refuse(error)
+        self.asker = Asker(self.host.inbox)
+
+    def start(self) -> None:
+        """Settles the attempts that the last owner lost, then opens the door."""
+        for worker in (self._house_io, self.writer, *self.ios):
+            worker.start()
+        shards = self.host.open_shards()
+        self.lost_at_open = sum(len(shard.core.running) for shard in shards)
+        self.attempts.settle_lost(shards, self._begin_admission)
+        self.host.start()
+
+    def _begin_admission(self) -> None:
+        self.attempts.is_admitting = self.options.has_attempts and not self.attempts.is_stopping
+
+    # --------------------------------------------------------------- what the host needs of us
+
+    def failure(self, shard: int, error: BaseException) -> Exception:
+        healthy = sum(other.is_open for other in self.shards)
+        return shard_error(self.directory.path, shard, error, healthy=healthy)
+
+    def reopen(self, shard: ShardHost) -> OpenShard:
+        """On the shard's I/O thread: lets its files go, and recovers it from them."""
+        _close_journal_and_store(shard)
+        return self._open_shard(shard.number)
+
+    def report(self, what: str, error: BaseException | None) -> None:
+        cause = "" if error is None else "".join(traceback.format_exception_only(error)).strip()
+        level = logging.CRITICAL if isinstance(error, StoreError) else logging.ERROR
+        _storage_log.log(level, "%s: %s", what, cause, exc_info=error)
+
+    # ----------------------------------------------------------- what attempts need of the code
+
+    def entropy(self) -> int:
+        return self._random.getrandbits(31)
+
+    def kind_of(self, task: str) -> str | None:
+        found = self.tasks.task_of(task)
+        return None if found is None else self.executor.kind_of(found)
+
+    def policy_of(self, ticket: Ticket) -> RetryPolicy:
+        """The task's of today, under the ticket's own numbers."""
+        task = self.tasks.task_of(ticket.task)
+        return self.options.default_retry if task is None else task.policy_for(ticket.options)
+
+    def on_crash_of(self, task: str) -> int:
+        found = self.tasks.task_of(task)
+        return int(found is not None and found.on_crash == "ambiguous")
+
+    def job_of(self, ticket: Ticket, payload: bytes) -> Job | None:
+        task = self.tasks.task_of(ticket.task)
+        if task is None:
+            return None
+        return Job(
+            ticket.serial, ticket.part, ticket.fence, ticket.attempts, task, payload, ticket,
+            self.id_of(ticket),
+        )  # fmt: skip
+
+    def id_of(self, ticket: Ticket) -> str:
+        return format_id(ticket.serial, ticket.part, self.salt)
+
+    # ------------------------------------------------------------------------------- stopping
+
+    def stop(self, *, drain_ms: int, cancel_ms: int) -> StopReport:
+        """Drains, asks the rest to cancel, gives back what still runs, checkpoints, closes."""
+        host, attempts = self.host, self.attempts
+        before = host.call(lambda: attempts.finished)
+        host.call(attempts.stop_admitting)
+        idle = host.when(lambda: attempts.running == 0)
+        is_drained = self._wait(idle, drain_ms)
+        cancelled = 0
+        if not is_drained:
+            asked = self.executor.running()
+            for serial, fence, _ in asked:
+                self.executor.cancel(serial, fence, "the engine stops")
+            cancelled = len(asked)
+            is_drained = self._wait(idle, cancel_ms)
+        unfinished = [] if is_drained else self.executor.running()
+        zombies = sum(has_begun for _, _, has_begun in unfinished)
+        self.executor.close()
+        given_back = host.call(lambda: attempts.give_back(unfinished)) if unfinished else 0
+        finished = host.call(lambda: attempts.finished) - before
+        is_clean = self._close(checkpoint_ms=max(CHECKPOINT_AT_STOP_MS, cancel_ms))
+        return StopReport(
+            clean=is_clean and not unfinished,
+            finished=finished,
+            cancelled=max(0, cancelled - given_back),
+            given_back=given_back,
+            zombies=zombies,
+        )
+
+    def _wait(self, event: threading.Event, timeout_ms: int) -> bool:
+        return event.is_set() or self.clock.wait(event, timeout_ms) or event.is_set()
+
+    def _close(self, *, checkpoint_ms: int) -> bool:
+        """Makes the stores equal to the states, and closes every file."""
+        host = self.host
+
+        def want_checkpoints() -> None:
+            for shard in host.open_shards():
+                shard.checkpointing.is_wanted = True
+
+        host.post(want_checkpoints)
+        is_clean = self._wait(
+            host.when(lambda: all(shard.is_quiet for shard in host.shards)), checkpoint_ms
+        )
+        is_clean = is_clean and all(shard.is_open for shard in host.shards)
+        host.end()
+        for shard in host.shards:
+            shard.refuse_rest()
+        host.wakeups.send()
+        for worker in (*self.ios, self.writer, self._house_io):
+            worker.close()
+        return self._close_files(is_clean)
+
+    def _close_files(self, is_clean: bool) -> bool:
+        for shard in self.shards:
+            if shard.is_open:
+                is_clean = _close_journal_and_store(shard, is_clean=True) and is_clean
+        try:
+            self.house.checkpoint(now_ms=self.clock.now_ms(), settled_ms=self.settled_clock.now)
+            self.house.close(is_clean=True)
+        except StoreError as error:
+            self.report("closing the house", error)
+            is_clean = False
+        self.directory.release()
+        return is_clean
+
+
+def _close_opened(opened: OpenShard, *, is_clean: bool) -> bool:
+    try:
+        opened.journal.close(clean=is_clean)
+    except StoreError as error:
+        _storage_log.error("closing a journal: %s", error)
+        is_clean = False
+    opened.store.close()
+    return is_clean
+
+
+def _close_journal_and_store(shard: ShardHost, *, is_clean: bool = False) -> bool:
+    opened = OpenShard(shard.core, shard.journal, shard.store, shard.reader)
+    return _close_opened(opened, is_clean=is_clean)

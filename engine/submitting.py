@@ -1,0 +1,149 @@
+"""Submits: prepared calls become drafts with serials, dealt to their shards in chunks."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from parkade.asking import Request
+from parkade.calls import Prepared
+from parkade.errors import DuplicateTicket, ParkadeError, StorageFull
+from parkade.limits import COMMAND_BYTES_MAX
+from parkade.shard.commands import Answer, Refusal, Submit
+from parkade.shard.ticket import format_id, part_of_key, part_of_serial, part_of_unique
+from parkade.store.record import Submitted
+from parkade.ticket import Ticket
+
+if TYPE_CHECKING:
+    from parkade.desk import Desk
+
+__all__ = ["Submitting"]
+
+DRAFT_BYTES = 300  # what a draft holds beside its payload, about
+
+
+class Submitting:
+    """Makes requests of prepared calls. Any thread."""
+
+    def __init__(self, desk: "Desk") -> None:
+        self._desk = desk
+        runtime = desk.runtime
+        self._serials = runtime.serials
+        self._shards = runtime.shards
+        self._shard_count = runtime.shard_count
+        self._salt = runtime.salt
+        self._keep_ms = runtime.options.keep_done_ms
+        self._never_ms = 1 << 52
+
+    def one(self, prepared: Prepared, bound: Any) -> Request[Ticket[Any]]:
+        """A single submit: the fast way."""
+        serial = self._serials.take(1, prepared.at_ms)
+        draft = self._draft(prepared, serial)
+        conflict = prepared.on_conflict
+        command = Submit([draft], [conflict] if conflict else None)
+        shard = draft.part % self._shard_count
+
+        def finish(answers: list[Any]) -> Ticket[Any]:
+            return self._ticket(shard, draft, answers[0][0], bound)
+
+        return Request(
+            f"{prepared.task}.submit",
+            f"{prepared.task}.asubmit",
+            [(shard, command)],
+            finish,
+            sizes=(len(prepared.payload) + DRAFT_BYTES,),
+        )
+
+    def many(
+        self, prepared: Sequence[Prepared], bounds: Sequence[Any]
+    ) -> Request[list[Ticket[Any] | ParkadeError]]:
+        """A chunk: one command a shard; for each, in order, its ticket or why it has none."""
+        first = self._serials.take(len(prepared), prepared[0].at_ms)
+        drafts = [self._draft(one, first + n) for n, one in enumerate(prepared)]
+        asks: list[tuple[int, Submit]] = []
+        places: list[list[int]] = []
+        sizes: list[int] = []
+        for shard, listed, size in self._dealt(drafts):
+            conflicts = [prepared[place].on_conflict for place in listed]
+            drafted = [drafts[place] for place in listed]
+            asks.append((shard, Submit(drafted, conflicts if any(conflicts) else None)))
+            places.append(listed)
+            sizes.append(size)
+
+        def finish(answers: list[Any]) -> list[Ticket[Any] | ParkadeError]:
+            tickets: list[Any] = [None] * len(drafts)
+            for (shard, _), listed, answered in zip(asks, places, answers, strict=True):
+                for place, answer in zip(listed, answered, strict=True):
+                    tickets[place] = self._outcome(shard, drafts[place], answer, bounds[place])
+            return tickets
+
+        return Request("engine.submit_many", "engine.asubmit_many", asks, finish, sizes=sizes)
+
+    def _dealt(self, drafts: Sequence[Submitted]) -> Iterator[tuple[int, list[int], int]]:
+        """(shard, places in `drafts`, bytes) of each command; one has a bounded size."""
+        places: list[list[int]] = [[] for _ in range(self._shard_count)]
+        sizes = [0] * self._shard_count
+        for place, draft in enumerate(drafts):
+            shard = draft.part % self._shard_count
+            size = len(draft.payload) + DRAFT_BYTES
+            if places[shard] and sizes[shard] + size > COMMAND_BYTES_MAX:
+                yield shard, places[shard], sizes[shard]
+                places[shard], sizes[shard] = [], 0
+            places[shard].append(place)
+            sizes[shard] += size
+        for shard, listed in enumerate(places):
+            if listed:
+                yield shard, listed, sizes[shard]
+
+    def _draft(self, prepared: Prepared, serial: int) -> Submitted:
+        if prepared.key is not None:
+            part = part_of_key(prepared.key)
+        elif prepared.unique is not None:
+            part = part_of_unique(prepared.task, prepared.unique)
+        else:
+            part = self._healthy(part_of_serial(serial))
+        keep_ms = self._never_ms if self._keep_ms is None else self._keep_ms
+        return prepared.draft(serial, part, keep_ms=keep_ms)
+
+    def _healthy(self, part: int) -> int:
+        """While a shard is refused, tickets without key or unique take parts of the others."""
+        count = self._shard_count
+        for step in range(count):
+            candidate = part + step if part + step <= 0xFFFF else part - count + step
+            if self._shards[candidate % count].status != "refused":
+                return candidate
+        return part
+
+    def _ticket(
+        self, shard: int, draft: Submitted, answer: Answer | Refusal, bound: Any
+    ) -> Ticket[Any]:
+        outcome = self._outcome(shard, draft, answer, bound)
+        if isinstance(outcome, ParkadeError):
+            raise outcome
+        return outcome
+
+    def _outcome(
+        self, shard: int, draft: Submitted, answer: Answer | Refusal, bound: Any
+    ) -> "Ticket[Any] | ParkadeError":
+        if isinstance(answer, Answer):
+            ticket_id = format_id(answer.serial, answer.part, self._salt)
+            is_created = answer.code == "created"
+            return Ticket(self._desk, ticket_id, draft.task, created=is_created, bound=bound)
+        if answer.code == "full":
+            return StorageFull(shard=shard)
+        assert answer.code == "duplicate" and draft.unique is not None, answer
+        holder: Ticket[Any] = Ticket(
+            self._desk, format_id(answer.serial, answer.part, self._salt), draft.task, bound=bound
+        )
+        standing = "not ended yet" if answer.until_ms < 0 else self._desk.until(answer.until_ms)
+        return DuplicateTicket(holder, unique=draft.unique.name, standing=standing)
+
+
+def chunks(calls: Iterable[Any], size: int) -> Iterable[list[Any]]:
+    """Lists of at most `size`, as they come."""
+    chunk: list[Any] = []
+    for call in calls:
+        chunk.append(call)
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,107 @@
+"""The handle of a ticket: an id, and questions about it. It holds no state that can go stale."""
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from parkade.durations import Duration, parse_duration_ms
+from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
+
+if TYPE_CHECKING:
+    from parkade.desk import Desk
+    from parkade.tasks import Task
+
+__all__ = ["Ticket"]
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Ticket(Generic[R_co]):
+    """One submitted piece of work. Awaiting it gives its result.
+
+    `created` is False when a unique led to a ticket that was there before. Methods with an `a` in
+    front are for coroutines; the others block, and raise `BlockingInEventLoop` on a loop's thread.
+    All raise `UnknownTicket` for an id that is not (or no longer) known, and `EngineClosed`.
+    """
+
+    __slots__ = ("_bound", "_desk", "_task", "created", "id")
+
+    def __init__(
+        self,
+        desk: "Desk",
+        ticket_id: str,
+        task: str | None,
+        *,
+        created: bool = False,
+        bound: "Task[..., Any] | None" = None,
+    ) -> None:
+        self._desk = desk
+        self.id = ticket_id
+        self._task = task
+        self.created = created
+        self._bound = bound
+
+    @property
+    def task(self) -> str:
+        """The name of its task; asked of the engine when only the id was given."""
+        if self._task is None:
+            self._task = self._desk.ask(self._desk.info(self.id, "ticket.task")).task
+        return self._task
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.id} {self._task or ''}>"
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        return self.aresult().__await__()
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """The result, when the ticket has ended: through all its retries.
+
+        Raises `TicketFailed`, `TicketCancelled`, `TicketExpired` for other ends; `ResultTimeout`
+        when `timeout` is over; `ResultGone` when it is no longer kept; `WaitInsideAttempt` in a
+        handler.
+        """
+        desk, timeout_ms = self._desk, _timeout_ms(timeout)
+        request = desk.end(self.id, self._bound, "ticket.result")
+        try:
+            value: R_co = desk.ask(request, timeout_ms)
+        except desk.TimeIsUp:
+            info = desk.ask(desk.info(self.id, "ticket.result"))
+            raise desk.result_timeout(info, timeout_ms) from None
+        return value
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:
+        """`result` for coroutines."""
+        desk, timeout_ms = self._desk, _timeout_ms(timeout)
+        request = desk.end(self.id, self._bound, "ticket.aresult")
+        try:
+            value: R_co = await desk.aask(request, timeout_ms)
+        except desk.TimeIsUp:
+            info = await desk.aask(desk.info(self.id, "ticket.aresult"))
+            raise desk.result_timeout(info, timeout_ms) from None
+        return value
+
+    def info(self) -> TicketInfo:
+        """How it stands now: a frozen snapshot."""
+        return self._desk.ask(self._desk.info(self.id, "ticket.info"))
+
+    async def ainfo(self) -> TicketInfo:
+        return await self._desk.aask(self._desk.info(self.id, "ticket.info"))
+
+    def attempts(self) -> Sequence[AttemptInfo]:
+        """Its executions so far, in order, with errors and tracebacks."""
+        return self._desk.ask(self._desk.attempts(self.id))
+
+    async def aattempts(self) -> Sequence[AttemptInfo]:
+        return await self._desk.aask(self._desk.attempts(self.id))
+
+    def cancel(self, reason: str = "") -> CancelOutcome:
+        """Cancels a pending ticket at once ("cancelled"), asks a running attempt to stop
+        ("requested"), or says that it has ended ("too_late")."""
+        return self._desk.ask(self._desk.cancel(self.id, reason))
+
+    async def acancel(self, reason: str = "") -> CancelOutcome:
+        return await self._desk.aask(self._desk.cancel(self.id, reason))
+
+
+def _timeout_ms(timeout: Duration | None) -> int | None:
+    return None if timeout is None else parse_duration_ms(timeout, what="timeout")

@@ -1,0 +1,92 @@
+"""What the store raises, as the errors that people see: with a code, and with what to do."""
+
+from typing import Any
+
+from parkade.errors import (
+    ConfigError,
+    EngineInUse,
+    ForkedEngine,
+    FormatTooNew,
+    ParkadeError,
+    StorageDamaged,
+    StorageError,
+    StorageFull,
+)
+from parkade.shard_host import DamagedTicket
+from parkade.store import errors as store
+from parkade.store.rows import RowDamaged
+from parkade.version import FORMAT_MAX, VERSION
+
+__all__ = ["opening_error", "shard_error"]
+
+
+def shard_error(
+    directory: str, shard: int | None, error: BaseException, *, healthy: int = 0
+) -> ParkadeError:
+    """An error of one shard (None: the house); what is translated already stays as it is."""
+    if isinstance(error, ParkadeError):
+        return error
+    if isinstance(error, store.Damage):
+        return StorageDamaged(
+            directory,
+            shard=shard,
+            where=f"{error.path} byte {error.offset}",
+            reason=error.reason,
+            healthy=healthy,
+        )
+    if isinstance(error, RowDamaged | DamagedTicket):
+        return StorageDamaged(
+            directory, shard=shard, where=f"serial {error.serial}", reason="checksum mismatch",
+            healthy=healthy,
+        )  # fmt: skip
+    if isinstance(error, store.FormatTooNew):
+        return _too_new(directory, error)
+    if isinstance(error, store.NoRoom):
+        return StorageFull(shard=shard or 0)
+    if isinstance(error, store.ReadFailed):
+        return StorageError(shard=shard or 0, what="read its files", reason=str(error))
+    return StorageError(shard=shard or 0, what="write its journal", reason=_reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "reason", None) or str(error) or type(error).__name__
+
+
+def opening_error(directory: str, error: store.StoreError, now_ms: int) -> ParkadeError:
+    """Why a directory cannot be opened."""
+    if isinstance(error, store.LockedByOther):
+        return in_use(directory, dict(error.owner), now_ms)
+    if isinstance(error, store.UsedAfterFork):
+        return ForkedEngine(opened_in_pid=error.opened_pid, pid=error.used_pid)
+    if isinstance(error, store.FormatTooNew):
+        return _too_new(directory, error)
+    if isinstance(error, store.NotOurs):
+        return ConfigError(str(error), code="PK-111")
+    if isinstance(error, store.WriteFailed | store.ReadFailed):
+        return ConfigError(
+            f"{directory} cannot be used: {error}. Give a directory on a local disk that this "
+            "user may read and write",
+            code="PK-111",
+        )
+    return shard_error(directory, None, error)
+
+
+def _too_new(directory: str, error: store.FormatTooNew) -> FormatTooNew:
+    return FormatTooNew(
+        directory,
+        written_by=error.written_by or "a later version",
+        written_format=error.found,
+        version=VERSION,
+        format_max=FORMAT_MAX,
+    )
+
+
+def in_use(directory: str, owner: dict[str, Any], now_ms: int) -> EngineInUse:
+    started_ms = owner.get("started_at_ms")
+    return EngineInUse(
+        directory,
+        pid=owner.get("pid"),
+        command=str(owner.get("title", "")),
+        host=str(owner.get("host", "")),
+        open_for_ms=max(0, now_ms - started_ms) if isinstance(started_ms, int) else None,
+    )
