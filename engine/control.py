@@ -16,6 +16,7 @@ import os
 import selectors
 import socket
 import stat
+import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,7 @@ REQUEST_BYTES_MAX = 1_000_000
 ANSWER_BYTES_MAX = 8_000_000
 CLIENTS_MAX = 32  # beyond it the connection that has been silent longest makes room
 READ_BYTES_MAX = 65_536  # at one go, so that no client keeps the thread to itself
-BACKLOG = 16
+BACKLOG = 128
 # sun_path is 104 bytes on macOS and 108 on Linux, with the zero at its end.
 SOCKET_PATH_BYTES_MAX = 103
 ACCEPT_PAUSE_S = 0.5  # without descriptors, a readable listener would spin
@@ -393,7 +394,8 @@ class ControlClient:
         """The value that the engine answered, of plain msgpack types.
 
         Raises `ControlError`: `unreachable` when no engine listens (nothing was asked), `timeout`
-        and `broken` when one did and no answer came (it may have been done), else what it answered.
+        and `broken` when one did and no answer came (the text says whether it may have been done),
+        else what it answered.
         """
         body = _encode(_Request(name, args))
         if len(body) > REQUEST_BYTES_MAX:
@@ -403,8 +405,8 @@ class ControlClient:
                 f"{bytes_text(REQUEST_BYTES_MAX)}. Ask for less at a time",
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(self.timeout_ms / 1_000)
             self._connect(sock)
+            sock.settimeout(self.timeout_ms / 1_000)
             try:
                 # A server that refuses a request stops reading it: its answer says why.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -424,9 +426,19 @@ class ControlClient:
         return self._value(answer)
 
     def _connect(self, sock: socket.socket) -> None:
+        # With Python's own timeout Linux would refuse at once while others wait to be accepted.
+        seconds, rest_ms = divmod(self.timeout_ms, 1_000)
+        span = struct.pack("@ll", seconds, rest_ms * 1_000)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
         try:
             with short_name(self.path) as name:
                 sock.connect(name)
+        except BlockingIOError as error:
+            raise ControlError(
+                "timeout",
+                f"The engine at {self.path} has taken no call for {self.timeout_ms / 1_000:g} s. "
+                "Nothing was asked of it",
+            ) from error
         except OSError as error:
             raise ControlError(
                 "unreachable", f"No engine answers at {self.path} ({error.strerror or error})"

@@ -65,8 +65,8 @@ def client(server: ControlServer) -> ControlClient:
 
 def connect(server: ControlServer) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(WAIT_S)
     sock.connect(str(server.path))
+    sock.settimeout(WAIT_S)
     return sock
 
 
@@ -342,6 +342,22 @@ def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
             ControlClient(server.path, timeout_ms=20).call("wait")
         assert caught.value.code == "timeout"
         go_on.set()
+
+
+def test_a_server_that_takes_no_call_is_given_up_and_nothing_was_asked(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stuck:
+        stuck.bind(str(path))
+        stuck.listen(0)
+        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(str(path))
+        with pytest.raises(ControlError) as caught:
+            ControlClient(path, timeout_ms=20).call("echo")
+        assert caught.value.code in ("timeout", "unreachable")  # as the system sees it
+        for sock in waiting:
+            sock.close()
 
 
 @pytest.mark.parametrize(
