@@ -37,6 +37,7 @@ class Attempt:
         "_clock",
         "_deadline_ms",
         "_due_ms",
+        "_is_for_good",
         "_log",
         "fence",
         "key",
@@ -79,6 +80,7 @@ class Attempt:
         self._due_ms = due_ms
         self._deadline_ms = deadline_ms
         self._cancel_reason: str | None = None
+        self._is_for_good = False
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
     def __repr__(self) -> str:
@@ -109,7 +111,7 @@ class Attempt:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the ticket's cancel was requested, or the timeout has passed."""
+        """Whether to stop: the ticket is cancelled, the engine stops, or the timeout is over."""
         return self._cancel_reason is not None or self._is_overdue()
 
     @property
@@ -153,8 +155,11 @@ class Attempt:
             fields["target"] = self.target
         return fields
 
-    def request_cancel(self, reason: str) -> None:
-        """Set the flag that handlers look at. For the engine, from any thread; the first stays."""
+    def request_cancel(self, reason: str, *, is_for_good: bool = False) -> None:
+        """Set the flag that handlers look at. For the engine, from any thread; the first reason
+        stays. `is_for_good`: the ticket itself is cancelled, and not only this attempt stopped."""
+        if is_for_good:
+            self._is_for_good = True
         if self._cancel_reason is None:
             self._cancel_reason = reason
 
@@ -162,6 +167,11 @@ class Attempt:
     def is_cancel_requested(self) -> bool:
         """Whether somebody asked; a timeout that has passed is no request."""
         return self._cancel_reason is not None
+
+    @property
+    def is_cancelled_for_good(self) -> bool:
+        """Whether the ticket is cancelled; else an engine that stops wants its place back."""
+        return self._is_for_good
 
     def _is_overdue(self) -> bool:
         return self._deadline_ms is not None and self._clock.monotonic_ms() >= self._deadline_ms

@@ -90,6 +90,7 @@ class _Run:
         "deadline_ms",
         "future",
         "has_begun",
+        "is_for_good",
         "job",
         "key",
         "side",
@@ -103,6 +104,7 @@ class _Run:
         self.key = (job.serial, job.fence)
         self.attempt: Attempt | None = None  # from when the handler begins
         self.cancel_reason: str | None = None
+        self.is_for_good = False
         self.has_begun = False
         self.started_ms = 0  # on the monotonic clock, like the deadline
         self.timeout_ms: int | None = None
@@ -184,15 +186,19 @@ class Executor:
         if looped:
             self._post(looped)
 
-    def cancel(self, serial: int, fence: int, reason: str) -> None:
-        """Ask an attempt to stop: a coroutine gets `CancelledError`, a thread has to look."""
+    def cancel(self, serial: int, fence: int, reason: str, *, is_for_good: bool = False) -> None:
+        """Ask an attempt to stop: a coroutine gets `CancelledError`, a thread has to look.
+
+        If it does, the ticket is given back, to run again; cancelled, when it was `is_for_good`.
+        """
         run = self._runs.get((serial, fence))
         if run is None:
             return
         # In this order, and the other way round where it begins: one of the two sees the other.
+        run.is_for_good = run.is_for_good or is_for_good
         run.cancel_reason = reason
         if run.attempt is not None:
-            run.attempt.request_cancel(reason)
+            run.attempt.request_cancel(reason, is_for_good=is_for_good)
         if run.side is not None:
             with contextlib.suppress(RuntimeError):  # closed: `loop_lost` ends the attempt
                 run.side.loop.call_soon_threadsafe(self._cancel_here, run)
@@ -224,9 +230,10 @@ class Executor:
             self._lose(side)
 
     def close(self) -> None:
-        """Begin nothing more, hand over nothing more. Waits for nobody: a handler that does not
-        end keeps its daemon thread, and its outcome goes nowhere."""
-        self._is_closed = True
+        """Begin nothing more. Waits for nobody: a handler that does not end keeps its daemon
+        thread, and the outcome of what `running` still lists goes nowhere."""
+        with self._lock:
+            self._is_closed = True
         self._threads.close()
         own, self._own = self._own, None
         if own is not None:
@@ -248,7 +255,7 @@ class Executor:
         job, ticket = run.job, run.job.ticket
         task, options = job.task, ticket.options
         if run.cancel_reason is not None:
-            return self._settler.withdrawn(job, run.cancel_reason)
+            return self._settler.withdrawn(job, run.cancel_reason, is_for_good=run.is_for_good)
         try:
             args, kwargs = task.decode(job.payload)
         except BaseException as error:
@@ -275,7 +282,7 @@ class Executor:
         )
         run.attempt = attempt
         if run.cancel_reason is not None:
-            attempt.request_cancel(run.cancel_reason)
+            attempt.request_cancel(run.cancel_reason, is_for_good=run.is_for_good)
         RUNNING.set(attempt)
         if task.handler.takes_attempt:
             return (attempt, *args), kwargs
@@ -295,7 +302,7 @@ class Executor:
     def _release(self, run: _Run) -> bool:
         """Takes the run out; whether its outcome is still wanted."""
         with self._lock:
-            return self._runs.pop(run.key, None) is run
+            return not self._is_closed and self._runs.pop(run.key, None) is run
 
     def _hand_over(self) -> None:
         """Delivers what is there; whoever comes while another delivers leaves it to that one."""
@@ -305,7 +312,7 @@ class Executor:
                 with contextlib.suppress(IndexError):
                     while True:
                         batch.append(self._outcomes.popleft())
-                if batch and not self._is_closed:
+                if batch:
                     self._deliver(batch)
             except Exception:
                 _log.exception("outcomes could not be handed over")

@@ -42,7 +42,6 @@ GROUP_LEAVES_MAX = 1_000
 # In a group the verdict that forbids most comes first; one that asks for another try counts only
 # when nothing else happened.
 _STRONGEST_FIRST = (Ambiguous, Unsafe, Fail, Cancelled, Drop)
-_ENDED_BY_CANCEL = frozenset({"transient", "failed", "snooze"})
 _LEVELS = {
     "done": logging.DEBUG,
     "snooze": logging.DEBUG,
@@ -102,9 +101,6 @@ class Settler:
             outcome = self._classified(job, attempt, error, text)
         except BaseException as second:
             outcome = self._broken_policy(job, second, text)
-        if attempt.is_cancel_requested and outcome.kind in _ENDED_BY_CANCEL:
-            reason = attempt.cancel_reason or ""
-            outcome = self._outcome(job, "cancelled", error=outcome.error, reason=reason)
         self._tell(job, outcome, ran_ms)
         return outcome
 
@@ -131,9 +127,10 @@ class Settler:
         self._tell(job, outcome, 0)
         return outcome
 
-    def withdrawn(self, job: "Job", reason: str) -> Outcome:
-        """The ticket was cancelled before the handler began."""
-        outcome = self._outcome(job, "cancelled", reason=reason, has_begun=False)
+    def withdrawn(self, job: "Job", reason: str, *, is_for_good: bool) -> Outcome:
+        """The attempt was cancelled before the handler began."""
+        kind = "cancelled" if is_for_good else "released"
+        outcome = self._outcome(job, kind, reason=reason, has_begun=False)
         self._tell(job, outcome, 0)
         return outcome
 
@@ -155,10 +152,14 @@ class Settler:
         self, job: "Job", attempt: Attempt, error: BaseException, text: ErrorText
     ) -> Outcome:
         verdict = find_verdict(error)
+        if attempt.is_cancel_requested and (
+            isinstance(error, asyncio.CancelledError) or isinstance(verdict, Cancelled)
+        ):
+            # Cancelled by an engine that stops, the ticket is to run again.
+            kind = "cancelled" if attempt.is_cancelled_for_good else "released"
+            return self._outcome(job, kind, reason=attempt.cancel_reason or "")
         if verdict is not None:
             return self._judged(job, verdict, text)
-        if isinstance(error, asyncio.CancelledError) and attempt.is_cancel_requested:
-            return self._outcome(job, "cancelled", reason=attempt.cancel_reason or "")
         wait_ms = job.policy().decided_wait_ms(
             error, self._info(job, text), job.number - 1, self._entropy()
         )

@@ -72,6 +72,9 @@ def test_a_request_to_stop_is_seen_and_its_first_reason_stays(clock: Clock) -> N
     attempt.request_cancel("other")
     assert (attempt.cancelled, attempt.cancel_reason) == (True, "typo")
     assert attempt.is_cancel_requested
+    assert not attempt.is_cancelled_for_good
+    attempt.request_cancel("other", is_for_good=True)
+    assert attempt.is_cancelled_for_good
     with pytest.raises(Cancelled) as caught:
         attempt.raise_if_cancelled()
     assert caught.value.reason == "typo"

@@ -66,12 +66,17 @@ class Bench:
         return Attempt(ID, "charge", clock=self.clock, number=job.number, fence=job.fence)
 
     def raised(
-        self, error: BaseException, *, cancel: str | None = None, **settings: Any
+        self,
+        error: BaseException,
+        *,
+        cancel: str | None = None,
+        is_for_good: bool = False,
+        **settings: Any,
     ) -> Outcome:
         job = self.job(**settings)
         attempt = self.attempt(job)
         if cancel is not None:
-            attempt.request_cancel(cancel)
+            attempt.request_cancel(cancel, is_for_good=is_for_good)
         return self.settler.raised(job, attempt, caught(error), 1_500)
 
     def returned(self, value: Any, **settings: Any) -> Outcome:
@@ -320,33 +325,28 @@ def test_half_a_surrogate_pair_in_a_reason_can_be_stored(bench: Bench) -> None:
     assert bench.raised(Drop("a\ud800b")).reason == "a\\ud800b"
 
 
-@pytest.mark.parametrize(
-    ("error", "has_error"),
-    [
-        (asyncio.CancelledError(), False),
-        (Cancelled("typo"), False),
-        (ValueError("while stopping"), True),
-        (Fail("x"), True),
-        (RetryAfter(5), True),
-        (Snooze(5), False),
-        (SystemExit(), True),
-    ],
-)
-def test_after_a_request_to_cancel_every_failure_is_the_cancel(
-    bench: Bench, error: BaseException, has_error: bool
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Cancelled("typo")])
+def test_what_stops_because_it_was_asked_to_is_cancelled_or_given_back(
+    bench: Bench, error: BaseException
 ) -> None:
-    outcome = bench.raised(error, cancel="typo")
-    assert (outcome.kind, outcome.reason) == ("cancelled", "typo")
-    assert (outcome.error is not None) == has_error
-    assert outcome.wait_ms == 0
+    outcome = bench.raised(error, cancel="typo", is_for_good=True)
+    assert (outcome.kind, outcome.reason, outcome.error) == ("cancelled", "typo", None)
+    outcome = bench.raised(error, cancel="the engine stops")
+    assert (outcome.kind, outcome.reason, outcome.error) == ("released", "the engine stops", None)
+    assert (outcome.has_begun, outcome.wait_ms) == (True, 0)
 
 
-def test_after_a_request_to_cancel_what_must_not_be_hidden_is_not(bench: Bench) -> None:
-    assert bench.raised(Unsafe("x"), cancel="typo").kind == "unsafe"
-    assert bench.raised(Ambiguous("x"), cancel="typo").kind == "ambiguous"
+@pytest.mark.parametrize("is_for_good", [True, False])
+@pytest.mark.parametrize("error", [ValueError(), Fail("x"), Unsafe("x"), Ambiguous("x"), Snooze(5)])
+def test_what_is_reported_after_a_request_to_stop_is_kept(
+    bench: Bench, error: Exception, is_for_good: bool
+) -> None:
+    """The shard knows whether the ticket is cancelled, and what then becomes of a failure."""
+    asked = bench.raised(error, cancel="typo", is_for_good=is_for_good)
+    assert asked.kind == bench.raised(error).kind
     job = bench.job()
     attempt = bench.attempt(job)
-    attempt.request_cancel("typo")
+    attempt.request_cancel("typo", is_for_good=is_for_good)
     assert bench.settler.returned(job, attempt, 1, 0).kind == "done"
 
 
@@ -391,13 +391,15 @@ def test_what_never_began_says_so(bench: Bench) -> None:
     job = bench.job(retry=["6s"])
     outcomes = [
         bench.settler.given_back(job, "its event loop was closed"),
-        bench.settler.withdrawn(job, "typo"),
+        bench.settler.withdrawn(job, "typo", is_for_good=True),
+        bench.settler.withdrawn(job, "the engine stops", is_for_good=False),
         bench.settler.unreadable(job, ValueError("bytes")),
         bench.settler.not_run(job, RuntimeError("no thread")),
     ]
     kinds = [(outcome.kind, outcome.wait_ms) for outcome in outcomes]
     assert kinds == [
-        ("released", 6_000), ("cancelled", 0), ("bad_payload", 0), ("transient", 6_000)
+        ("released", 6_000), ("cancelled", 0), ("released", 0), ("bad_payload", 0),
+        ("transient", 6_000),
     ]  # fmt: skip
     assert not any(outcome.has_begun for outcome in outcomes)
     assert bench.settler.lost(job, "its event loop was closed").has_begun
