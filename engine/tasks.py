@@ -429,7 +429,13 @@ class Tasks:
 
     def _check_free(self, task: Task[..., Any]) -> None:
         """Raise unless the task's name and aliases are free, here and wherever this is included."""
-        for name in (task.name, *task.definition.settings.aliases):
+        names = (task.name, *task.definition.settings.aliases)
+        if len(set(names)) < len(names):
+            call = task.definition.handler.call
+            raise ConfigError(
+                f'{call}: "{task.name}" and its aliases name one thing twice', code="PK-305"
+            )
+        for name in names:
             holder = self.task_of(name)
             if holder is not None:
                 ours, theirs = task.definition.handler, holder.definition.handler
