@@ -34,10 +34,13 @@ class Recovery(Protocol):
 class Host:
     """Everything that changes, changes on its thread (`step`), save the inbox and `post`."""
 
-    def __init__(self, clock: Clock, settled: SettledClock, recovery: Recovery) -> None:
+    def __init__(
+        self, clock: Clock, settled: SettledClock, recovery: Recovery, keep_ms: int | None = None
+    ) -> None:
         self.clock = clock
         self._settled_clock = settled
         self._recovery = recovery
+        self.keep_ms = keep_ms  # how long ended tickets are kept; None: for ever
         self.wakeups = Wakeups()
         self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
         self.shards: list[ShardHost] = []

@@ -14,6 +14,7 @@ __all__ = [
     "ENCODE_SLICE_TICKETS",
     "FIND_LIMIT_MAX",
     "FIND_SCAN_MAX",
+    "FORGET_MAX",
     "FRAME_MARGIN_BYTES",
     "IDLE_COVER_MS",
     "LOAD_CHUNK",
@@ -21,6 +22,8 @@ __all__ = [
     "POISON_WINDOW_MS",
     "RECOVERIES_IN_WINDOW_MAX",
     "REREADS_BEFORE_HOLD",
+    "RETENTION_PAUSE_MS_MAX",
+    "RETENTION_PAUSE_MS_MIN",
     "SERIAL_LEASE",
     "SHARDS_DEFAULT",
     "SHARDS_MAX",
@@ -60,6 +63,10 @@ START_BATCH_MAX = 512  # tickets in one Started
 
 POISON_WINDOW_MS = 60_000
 RECOVERIES_IN_WINDOW_MAX = 1  # a second failure within the window refuses the shard
+
+FORGET_MAX = 1_024  # tickets that one command of retention forgets
+RETENTION_PAUSE_MS_MIN = 500
+RETENTION_PAUSE_MS_MAX = 60_000
 
 SERIAL_LEASE = 1 << 40  # 17 minutes of clock
 

@@ -122,6 +122,12 @@ class StoreReader:
             rows = [_decode_attempt(row) for _, row in snapshot.history(serial)]
             return History(snapshot.lsn, rows)
 
+    def ended(self, state: int, digest: bytes, before_ms: int, limit: int) -> list[int]:
+        """Tickets of a task that ended in `state` before a time, those that ended first coming
+        first; some may have been forgotten since."""
+        with self.store.snapshot() as snapshot:
+            return snapshot.ended(state, digest, before_ms=before_ms, limit=limit)
+
     def heads(
         self, prefix: bytes | None, before: int, count: int, fits: Callable[[Ticket], bool],
         walk_max: int,

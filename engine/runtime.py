@@ -174,7 +174,7 @@ class Runtime:
         settled = [shard.store.settled_ms for shard in healthy if shard.store.settled_ms]
         start = SettledMs(max(settled)) if settled else None
         self.settled_clock = SettledClock(start, now, mono)
-        self.host = Host(self.clock, self.settled_clock, self)
+        self.host = Host(self.clock, self.settled_clock, self, options.keep_done_ms)
         self.executor = Executor(
             thread_count=options.threads,
             deliver=self.host.deliver,

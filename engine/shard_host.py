@@ -17,6 +17,7 @@ from parkade.inquiring import FromStore, NotEnded
 from parkade.io import ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.read_ahead import ReadAhead
+from parkade.retention import Retention
 from parkade.shard.commands import Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
 from parkade.store.errors import NoRoom
@@ -35,6 +36,7 @@ class HostPort(Protocol):
     now_ms: int
     mono_ms: int
     settled_ms: int
+    keep_ms: int | None
 
     def decided(self, ask: Ask) -> None: ...
     def failure(self, shard: int, error: BaseException) -> Exception: ...
@@ -82,6 +84,7 @@ class ShardHost:
         self.dropped_reads = 0
         self.read_ahead = ReadAhead(self)
         self.checkpointing = Checkpointing(self)
+        self.retention = Retention(self, self.host.keep_ms)
         self.status, self.error = OPEN, None
 
     @property
@@ -119,6 +122,7 @@ class ShardHost:
             return
         self._load_waiting()
         self.read_ahead.ask()
+        self.retention.step()
         self.checkpointing.step()
         self.hand_frame()
         self._cover_when_idle()
@@ -170,9 +174,9 @@ class ShardHost:
         wake_ms = self.placement.next_wake()
         if wake_ms is not None:
             wait_ms = min(wait_ms, wake_ms - host.now_ms)
-        checkpoint_ms = self.checkpointing.next_ms()
-        if checkpoint_ms is not None:
-            wait_ms = min(wait_ms, checkpoint_ms - host.mono_ms)
+        for due_ms in (self.checkpointing.next_ms(), self.retention.next_ms()):
+            if due_ms is not None:
+                wait_ms = min(wait_ms, due_ms - host.mono_ms)
         if self.uncovered_since_ms is not None:
             cover_ms = self.uncovered_since_ms + limits.IDLE_COVER_MS
             wait_ms = min(wait_ms, cover_ms - host.mono_ms)
