@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.attempts import DUE_MS, StillClock
 from parkade.attempt import Attempt
 from parkade.executor import Job
 from parkade.policies import Backoff, RetryPolicy
@@ -23,29 +23,15 @@ from parkade.verdicts import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooz
 from parkade.views import AttemptInfo
 
 ID = "38h8wt3py00004hmnf6yy4hm"
-NOW_MS = 1_800_000_000_000
+NOW_MS = DUE_MS + 1_000  # what the clock says
 RESULT_BYTES_MAX = 100
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.mono_ms = 50_000
-
-    def now_ms(self) -> int:
-        return NOW_MS
-
-    def monotonic_ms(self) -> int:
-        return self.mono_ms
-
-    def wait(self, event: threading.Event, timeout_ms: int | None) -> bool:
-        raise AssertionError("nothing here waits")
 
 
 class Bench:
     """A settler with everything that it needs, and one task."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = StillClock()
         self.random = 0
         self.settler = Settler(
             clock=self.clock,
@@ -436,13 +422,13 @@ def test_equal_warnings_are_told_once_in_ten_seconds_with_their_number(
             bench.raised(ValueError("no"))
         bench.raised(KeyError("another kind"))
         assert len(caplog.records) == 2
-        bench.clock.mono_ms += 9_999
+        bench.clock.ms += 9_999
         bench.raised(ValueError("no"))
         assert len(caplog.records) == 2
-        bench.clock.mono_ms += 1
+        bench.clock.ms += 1
         bench.raised(ValueError("no"))
         assert caplog.records[2].getMessage().endswith("(42 more like it before)")
-        bench.clock.mono_ms += 10_000
+        bench.clock.ms += 10_000
         bench.raised(ValueError("no"))
     assert "more like it" not in caplog.records[3].getMessage()
 
