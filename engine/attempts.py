@@ -37,6 +37,8 @@ class AttemptRunner(Protocol):
     """The executors."""
 
     def start(self, jobs: "Sequence[Job]") -> None: ...
+    def is_loop_closed(self) -> bool: ...
+    def loop_lost(self) -> None: ...
 
 
 class TaskRules(Protocol):
@@ -90,6 +92,8 @@ class Attempts:
 
     def admit(self, now_ms: int) -> None:
         """Starts what may start."""
+        if self._runner.is_loop_closed():
+            self._runner.loop_lost()
         if not self.is_admitting or not self.admission.has_places:
             return
         open_shards = [shard for shard in self._shards if shard.takes_starts]
@@ -276,7 +280,7 @@ class Attempts:
         for serial in shard.core.running:
             attempt = self._attempts.get((shard.number, serial))
             ticket = shard.core.hot[serial]
-            if attempt is None or attempt.fence not in (-1, ticket.fence):
+            if attempt is None or attempt.fence != ticket.fence:
                 lost.append(ticket)
         return lost
 
@@ -285,6 +289,16 @@ class Attempts:
         wait_ms = policy.wait_ms(max(0, ticket.attempts - 1), self._rules.entropy())
         is_alone = ticket.is_suspect and suspects == 1
         return LostItem(ticket.serial, ticket.fence, max(1, wait_ms), policy.max_attempts, is_alone)
+
+    def give_back_unbegun(self, shard: "ShardHost") -> None:
+        """After a recovery in this process: a Started that was durable after all, and whose
+        handler never ran because nobody knew. It cost nothing, and no process died of it."""
+        outcomes = [
+            Outcome(ticket.serial, ticket.fence, "released", has_begun=False)
+            for ticket in self._lost(shard)
+        ]
+        if outcomes:
+            self.settle(outcomes, shard.number)
 
     def shard_failed(self, shard: "ShardHost") -> None:
         """Its memory is gone: places of attempts that had not begun are free again."""

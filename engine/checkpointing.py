@@ -57,19 +57,26 @@ class Checkpointing:
 
     def step(self) -> None:
         """Does what is next, if anything is."""
-        shard, current = self._shard, self._current
+        if self._current is None and self._is_due():
+            self._begin()
+        current = self._current
         if current is None:
-            if self._is_due():
-                self._begin()
-        elif current.is_building:
+            return
+        if current.is_building:
             current.build(limits.ENCODE_SLICE_TICKETS)
-        elif not current.is_sent:
-            if shard.durable_lsn >= current.lsn:
-                current.is_sent = True
-                store, batch = shard.store, current.batch
-                shard.writer.commit(lambda: store.commit(batch), self._committed)
-        elif current.commit is not None and not shard.holds_completion:
+        if current.is_building:
+            return
+        if not current.is_sent:
+            self._send_when_durable(current)
+        elif current.commit is not None and not self._shard.holds_completion:
             self._complete(current, current.commit)
+
+    def _send_when_durable(self, current: Checkpoint) -> None:
+        shard = self._shard
+        if shard.durable_lsn >= current.lsn:
+            current.is_sent = True
+            store, batch = shard.store, current.batch
+            shard.writer.commit(lambda: store.commit(batch), self._committed)
 
     def _begin(self) -> None:
         shard, host = self._shard, self._shard.host

@@ -5,8 +5,11 @@ directory; leaving it drains, checkpoints and lets the directory go.
 """
 
 import asyncio
+import atexit
+import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
@@ -24,7 +27,7 @@ from parkade.dead import DeadLetters
 from parkade.desk import Desk
 from parkade.directory import own_directory
 from parkade.durations import Duration, parse_duration_ms
-from parkade.errors import ConfigError, EngineClosed, ParkadeError, PartialSubmit
+from parkade.errors import ConfigError, EngineClosed, ForkedEngine, ParkadeError, PartialSubmit
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
@@ -171,6 +174,7 @@ class Engine(Tasks):
             self._submitting = Submitting(desk)
             self._desk = desk
             desk.serve(control_handlers(self))
+            _open_engines.add(self)
             return self
 
     def _stop(self, drain: Duration, cancel: Duration) -> StopReport:
@@ -186,6 +190,7 @@ class Engine(Tasks):
                 return desk.runtime.stop(drain_ms=drain_ms, cancel_ms=cancel_ms)
             finally:
                 self._desk = None
+                _open_engines.discard(self)
 
     def desk(self, call: str) -> Desk:
         """Where this engine is asked. Raises `EngineClosed`, and `ForkedEngine` in a fork."""
@@ -341,6 +346,17 @@ _OPTIONS = (
     "shards", "durability", "threads", "async_limit", "keep_done", "max_payload", "lock_wait",
     "default_retry", "clock", "run", "include",
 )  # fmt: skip
+
+
+# Threads of ours are daemons: whoever forgets to stop an engine still leaves it closed cleanly.
+_open_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_open_engines() -> None:
+    for engine in list(_open_engines):
+        with contextlib.suppress(ForkedEngine):
+            engine.stop()
 
 
 def _check_durability(durability: str) -> None:

@@ -127,6 +127,7 @@ class Host:
             self.report("the core thread ended", error)
             for shard in self.shards:
                 shard.refuse(error)
+            self.inbox.close(self.failure(0, error))
             self.wakeups.send()
 
     def step(self) -> int:
@@ -216,7 +217,7 @@ class Host:
         self.attempts.shard_failed(shard)
 
     def shard_recovered(self, shard: ShardHost) -> None:
-        self.attempts.settle_lost([shard], lambda: None)
+        self.attempts.give_back_unbegun(shard)
 
     def open_shards(self) -> Sequence[ShardHost]:
         return [shard for shard in self.shards if shard.is_open]

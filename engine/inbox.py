@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from parkade.asks import Ask
+from parkade.waiters import Wakeups
 
 __all__ = ["Inbox"]
 
@@ -22,6 +23,7 @@ class Inbox:
         self._wake = wake
         self._asks: deque[tuple[int, Ask]] = deque()
         self._bytes = 0
+        self._closed: BaseException | None = None
         self._room = threading.Condition()
         self._threads_waiting = 0
         self._loops_waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
@@ -30,11 +32,31 @@ class Inbox:
         """(shard, ask) pairs. Unbounded: `enter` comes before."""
         self._asks.extend(asks)
         self._wake()
+        if self._closed is not None:
+            self._fail_all(self._closed)
+
+    def close(self, error: BaseException) -> None:
+        """Nobody takes any more: who is there and who still comes gets the error."""
+        self._closed = error
+        self._fail_all(error)
+        self.leave(0)
+        with self._room:
+            self._room.notify_all()
+
+    def _fail_all(self, error: BaseException) -> None:
+        wakeups = Wakeups()
+        while self._asks:
+            try:
+                _, ask = self._asks.popleft()
+            except IndexError:  # another thread that came late took it
+                break
+            ask.fail(error, wakeups)
+        wakeups.send()
 
     def enter(self, size: int) -> None:
         """Waits until `size` more bytes may be undecided; more than the bound goes in alone."""
         with self._room:
-            while self._bytes and self._bytes + size > self._bytes_max:
+            while self._is_full(size):
                 self._threads_waiting += 1
                 try:
                     self._room.wait()
@@ -47,12 +69,17 @@ class Inbox:
         loop = asyncio.get_running_loop()
         while True:
             with self._room:
-                if not self._bytes or self._bytes + size <= self._bytes_max:
+                if not self._is_full(size):
                     self._bytes += size
                     return
                 future: asyncio.Future[None] = loop.create_future()
                 self._loops_waiting.append((loop, future))
             await future
+
+    def _is_full(self, size: int) -> bool:
+        # A closed door lets everybody in: to an error.
+        is_over = self._bytes > 0 and self._bytes + size > self._bytes_max
+        return is_over and self._closed is None
 
     def leave(self, size: int) -> None:
         """So many bytes have been decided."""

@@ -17,6 +17,7 @@ from parkade.asking import Asker
 from parkade.attempts import Attempts
 from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
+from parkade.errors import EngineClosed
 from parkade.executor import Executor, Job
 from parkade.host import Host
 from parkade.house import House
@@ -307,6 +308,7 @@ class Runtime:
         )
         is_clean = is_clean and all(shard.is_open for shard in host.shards)
         host.end()
+        host.inbox.close(EngineClosed("engine.stop"))
         for shard in host.shards:
             shard.refuse_rest()
         host.wakeups.send()

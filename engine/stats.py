@@ -1,7 +1,8 @@
 """The engine's numbers, from counters that the shards keep: nothing is counted when asked."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.showing import ENDED_NAMES
@@ -11,7 +12,16 @@ if TYPE_CHECKING:
     from parkade.runtime import Runtime
     from parkade.shard_host import ShardHost
 
-__all__ = ["read_stats"]
+__all__ = ["ShardCounts", "read_stats", "sum_up"]
+
+
+class ShardCounts(NamedTuple):
+    """One shard's tickets by (task, state); how many of the pending ones are due, and since when
+    the first of them is, in ms since the epoch (None: none is)."""
+
+    counters: Mapping[tuple[str, int], int]
+    ready: int
+    oldest_ready_ms: int | None
 
 
 def read_stats(runtime: "Runtime") -> Stats:
@@ -21,30 +31,40 @@ def read_stats(runtime: "Runtime") -> Stats:
 
 
 def _stats(runtime: "Runtime") -> Stats:
+    counts = (
+        ShardCounts(
+            shard.core.counters, shard.placement.ready_count, shard.placement.oldest_ready_ms()
+        )
+        for shard in runtime.host.open_shards()
+    )
+    shards = [_shard_stats(shard) for shard in runtime.shards]
+    return sum_up(counts, shards, runtime.host.now_ms)
+
+
+def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: int) -> Stats:
+    """The sums over all shards that could be asked."""
     totals = dict.fromkeys((PENDING, *ENDED_NAMES), 0)
     by_task: dict[str, dict[State, int]] = {}
     ready = 0
-    oldest_ms: int | None = None
-    for shard in runtime.host.open_shards():
-        for (task, state), count in shard.core.counters.items():
+    oldest_ms = now_ms
+    for counted in counts:
+        for (task, state), count in counted.counters.items():
             totals[state] += count
             names = by_task.setdefault(task, {})
             name: State = ENDED_NAMES.get(state, "scheduled")
             names[name] = names.get(name, 0) + count
-        ready += shard.placement.ready_count
-        oldest = shard.placement.oldest_ready_ms()
-        if oldest is not None:
-            oldest_ms = oldest if oldest_ms is None else min(oldest, oldest_ms)
-    age_ms = 0 if oldest_ms is None else max(0, runtime.host.now_ms - oldest_ms)
+        ready += counted.ready
+        if counted.oldest_ready_ms is not None:
+            oldest_ms = min(oldest_ms, counted.oldest_ready_ms)
     return Stats(
         ready=ready,
         scheduled=max(0, totals[PENDING] - ready),
         running=totals[RUNNING],
         dead=totals[DEAD],
         done_total=totals[DONE],
-        oldest_ready_age=timedelta(milliseconds=age_ms),
+        oldest_ready_age=timedelta(milliseconds=now_ms - oldest_ms),
         by_task=by_task,
-        shards=[_shard_stats(shard) for shard in runtime.shards],
+        shards=shards,
     )
 
 
