@@ -17,7 +17,7 @@ from parkade.payload import PayloadCodec, ResultCodec
 class Item(msgspec.Struct):
     name: str
     count: int = 1
-    tags: dict[str, float] = msgspec.field(default_factory=dict)
+    tags: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
 
 @dataclasses.dataclass
@@ -63,7 +63,7 @@ def called(fn: Callable[..., Any], payload: bytes) -> Any:
 def test_what_fits_the_annotations_comes_back_equal(
     n: int, text: str, blob: bytes, ratio: float, flag: bool, order: Order, positional: int
 ) -> None:
-    given_all = {"n": n, "text": text, "blob": blob, "ratio": ratio, "flag": flag}
+    given_all: dict[str, Any] = {"n": n, "text": text, "blob": blob, "ratio": ratio, "flag": flag}
     args = tuple(given_all.values())[:positional]
     kwargs: dict[str, Any] = dict(list(given_all.items())[positional:], order=order)
     payload, values = CODEC.encode(args, kwargs)

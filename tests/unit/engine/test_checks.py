@@ -56,9 +56,11 @@ def test_error_types_come_as_a_tuple_of_exception_classes() -> None:
     )
     with pytest.raises(ConfigError, match=r"use a tuple: \(OSError,\)"):
         check_error_types("x", "on", OSError)
-    for wrong in ([OSError], None, "OSError"):
+    not_tuples: list[Any] = [[OSError], None, "OSError"]
+    for wrong in not_tuples:
         with pytest.raises(ConfigError, match="a tuple of exception classes"):
             check_error_types("x", "on", wrong)
-    for wrong in ((int,), (OSError("x"),)):
+    not_classes: list[Any] = [(int,), (OSError("x"),)]
+    for wrong in not_classes:
         with pytest.raises(ConfigError, match="exception classes only"):
             check_error_types("x", "on", wrong)

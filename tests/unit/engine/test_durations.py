@@ -115,6 +115,12 @@ class Nowhere(tzinfo):
     def utcoffset(self, dt: datetime | None) -> None:
         return None
 
+    def dst(self, dt: datetime | None) -> None:
+        return None
+
+    def tzname(self, dt: datetime | None) -> str:
+        return "nowhere"
+
 
 @pytest.mark.parametrize("zone", [None, Nowhere()])
 def test_a_time_without_a_zone_is_refused(zone: tzinfo | None) -> None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict, cast
 
 import msgspec
 import pytest
@@ -25,13 +25,13 @@ class Order(msgspec.Struct):
 
 class Refund(msgspec.Struct):
     order: Order
-    reasons: list[str] = msgspec.field(default_factory=list)
+    reasons: list[str] = msgspec.field(default_factory=list[str])
 
 
 @dataclasses.dataclass
 class Address:
     street: str
-    lines: list["Address"] = dataclasses.field(default_factory=list)
+    lines: "list[Address]" = dataclasses.field(default_factory=list["Address"])
 
 
 class Colour(enum.Enum):
@@ -80,6 +80,13 @@ def refusal(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     return str(caught.value).removesuffix(" [PK-202]")
 
 
+def unannotated(a: Any) -> Any:
+    return a
+
+
+unannotated.__annotations__.clear()
+
+
 def plain(a: int, b: str = "x", *, c: bool = False) -> tuple[Any, ...]:
     return a, b, c
 
@@ -125,42 +132,41 @@ def test_every_shape_of_signature_survives_storing() -> None:
     assert through(nothing) == ()
 
 
-@pytest.mark.parametrize(
-    ("hint", "value"),
-    [
-        (int, 2**63),
-        (int | None, None),
-        (float, 1.5),
-        (float, float("inf")),
-        (bytes, b"\x00\xff"),
-        (bool, True),
-        (str, "naïve 😀\0"),
-        (Order, Order(1, 2)),
-        (Refund, Refund(Order(1), ["a"])),
-        (Address, Address("a", [Address("b")])),
-        (Colour, Colour.RED),
-        (Point, Point(1, 2)),
-        (Meta, {"region": "eu"}),
-        (list[Order], [Order(1)]),
-        (dict[int, str], {1: "a"}),
-        (set[int], {1, 2}),
-        (tuple[int, str], (1, "a")),
-        (datetime, datetime(2027, 1, 1, tzinfo=UTC)),
-        (date, date(2027, 1, 1)),
-        (timedelta, timedelta(days=1)),
-        (uuid.UUID, uuid.UUID(int=7)),
-        (Decimal, Decimal("1.10")),
-        (Literal["a", "b"], "b"),
-        (UserId, UserId("ann")),
-        (Cents, Cents(5)),
-        (Annotated[int, msgspec.Meta(ge=1)], 1),
-        (Any, {"a": [1, None, "x"]}),
-        (object, [1]),
-    ],
-    ids=str,
-)
+VALUES: list[tuple[Any, Any]] = [
+    (int, 2**63),
+    (int | None, None),
+    (float, 1.5),
+    (float, float("inf")),
+    (bytes, b"\x00\xff"),
+    (bool, True),
+    (str, "naïve 😀\0"),
+    (Order, Order(1, 2)),
+    (Refund, Refund(Order(1), ["a"])),
+    (Address, Address("a", [Address("b")])),
+    (Colour, Colour.RED),
+    (Point, Point(1, 2)),
+    (Meta, {"region": "eu"}),
+    (list[Order], [Order(1)]),
+    (dict[int, str], {1: "a"}),
+    (set[int], {1, 2}),
+    (tuple[int, str], (1, "a")),
+    (datetime, datetime(2027, 1, 1, tzinfo=UTC)),
+    (date, date(2027, 1, 1)),
+    (timedelta, timedelta(days=1)),
+    (uuid.UUID, uuid.UUID(int=7)),
+    (Decimal, Decimal("1.10")),
+    (Literal["a", "b"], "b"),
+    (UserId, UserId("ann")),
+    (Cents, Cents(5)),
+    (Annotated[int, msgspec.Meta(ge=1)], 1),
+    (Any, {"a": [1, None, "x"]}),
+    (object, [1]),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), VALUES, ids=str)
 def test_a_value_comes_back_as_its_annotation_says(hint: Any, value: Any) -> None:
-    def handler(a):  # type: ignore[no-untyped-def]
+    def handler(a: Any) -> Any:
         return a
 
     handler.__annotations__ = {"a": hint}
@@ -170,7 +176,7 @@ def test_a_value_comes_back_as_its_annotation_says(hint: Any, value: Any) -> Non
 
 
 def test_an_unannotated_argument_comes_back_as_plain_values() -> None:
-    assert through(lambda a: a, Order(1, 2)) == {"id": 1, "cents": 2}
+    assert through(unannotated, Order(1, 2)) == {"id": 1, "cents": 2}
 
 
 def test_a_value_of_a_plain_types_subclass_is_stored_as_that_type() -> None:
@@ -368,7 +374,7 @@ def test_annotations_that_cannot_be_told_apart_once_stored_are_refused_at_decora
 def test_a_result_comes_back_as_its_annotation_says() -> None:
     def typed() -> Order: ...  # type: ignore[empty-body]
     def untyped(): ...  # type: ignore[no-untyped-def]
-    def never() -> NoReturn: ...  # type: ignore[misc]
+    def never() -> NoReturn: ...  # type: ignore[empty-body]
     def nothing() -> None: ...
 
     assert results(typed).decode(results(typed).encode(Order(1))) == Order(1)
@@ -430,12 +436,17 @@ class BaseModel:
 
     @classmethod
     def model_validate(cls, value: Any) -> "BaseModel":
-        if not isinstance(value, dict) or not isinstance(value.get("id"), int):
+        fields = cast("dict[str, Any]", value)
+        if not isinstance(fields["id"], int):
             raise ValueError("id: a valid integer is asked for")
-        return cls(**value)
+        return cls(**fields)
 
 
 class Model(BaseModel): ...
+
+
+def as_text(url: object) -> str:
+    return "http://a"
 
 
 class Envelope(msgspec.Struct):
@@ -471,10 +482,10 @@ def test_a_pydantic_model_that_does_not_validate_is_refused_at_submit() -> None:
 
 @pytest.mark.usefixtures("pydantic")
 def test_an_address_type_of_pydantic_is_stored_as_text() -> None:
-    kind = type("HttpUrl", (), {"__module__": "pydantic.networks", "__str__": lambda _: "http://a"})
-    payload, _ = codec(lambda url: None).encode((kind(),), {})
-    assert decode_untyped(payload) == {"url": "http://a"}
+    kind = type("HttpUrl", (), {"__module__": "pydantic.networks", "__str__": as_text})
+    payload, _ = codec(unannotated).encode((kind(),), {})
+    assert decode_untyped(payload) == {"a": "http://a"}
 
 
 def test_without_pydantic_its_models_are_as_foreign_as_any() -> None:
-    assert "cannot store a of type Model" in refusal(lambda a: None, Model(1))
+    assert "cannot store a of type Model" in refusal(unannotated, Model(1))

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import gc
 import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,7 @@ class Desk(Tasks):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call[Any]] = []
-        self.engine = self  # type: ignore[assignment]
+        self.engine = self
 
     def submit_call(self, call: Call[Any], /) -> Any:
         self.calls.append(call)
@@ -49,7 +50,7 @@ def test_calling_a_task_calls_the_function() -> None:
     task, atask = tasks.task(double), tasks.task(adouble)
     assert (type(task), type(atask)) == (SyncTask, AsyncTask)
     assert task(4) == 8
-    assert asyncio.run(atask(4)) == 8  # type: ignore[arg-type]
+    assert asyncio.run(atask(4)) == 8
 
 
 def test_a_task_looks_like_its_function() -> None:
@@ -167,24 +168,26 @@ def test_an_alias_equal_to_a_name_of_its_own_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decorate", "problem"),
+    ("given", "problem"),
     [
-        (lambda t: t.task(lambda n: n), "a lambda has no name"),
-        (lambda t: t.task("double"), "that is no function"),
-        (lambda t: t.task(double, adouble), "that is no function"),
-        (lambda t: t.task(None), "that is no function"),
-        (lambda t: t.task(t.task(double)), "double is a task already"),
+        ((lambda: None,), "a lambda has no name"),
+        (("double",), "that is no function"),
+        ((double, adouble), "that is no function"),
+        ((None,), "that is no function"),
+        ((Tasks().task(double),), "double is a task already"),
     ],
 )
-def test_what_is_no_function_with_a_name_is_refused(decorate: Any, problem: str) -> None:
+def test_what_is_no_function_with_a_name_is_refused(given: Any, problem: str) -> None:
+    tasks: Any = Tasks()
     with pytest.raises(ConfigError, match=problem) as caught:
-        decorate(Tasks())
+        tasks.task(*given)
     assert caught.value.code == "PK-306"
 
 
 def test_a_lambda_and_a_closure_are_fine_with_a_name() -> None:
     tasks = Tasks()
-    assert tasks.task(name="anon")(lambda n: n + 1)(1) == 2
+    anonymous: Callable[[int], int] = lambda n: n + 1  # noqa: E731
+    assert tasks.task(name="anon")(anonymous)(1) == 2
     factor = 3
 
     @tasks.task
@@ -204,9 +207,10 @@ def test_a_handler_runs_only_where_it_can(fn: Any, where: Any) -> None:
 
 def test_a_refused_decoration_registers_nothing() -> None:
     tasks = Tasks()
-    for options in ({"key": "{m}"}, {"where": "loop"}, {"retry": 0}):
+    wrong: list[dict[str, Any]] = [{"key": "{m}"}, {"where": "loop"}, {"retry": 0}]
+    for options in wrong:
         with pytest.raises(ConfigError):
-            tasks.task(**options)(double)  # type: ignore[call-overload]
+            tasks.task(**options)(double)
     assert tasks.all_tasks() == []
     tasks.task(double)
 

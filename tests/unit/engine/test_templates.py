@@ -26,7 +26,7 @@ class Region(TypedDict):
 
 class Order(msgspec.Struct):
     id: int
-    items: list[str] = msgspec.field(default_factory=list)
+    items: list[str] = msgspec.field(default_factory=list[str])
     card: Annotated[str, Secret] = ""
     region: Region | None = None
 
@@ -41,7 +41,7 @@ class Order(msgspec.Struct):
 @dataclasses.dataclass
 class Parcel:
     order: Order
-    weights: dict[str, int] = dataclasses.field(default_factory=dict)
+    weights: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
 
 
 class Point(NamedTuple):
@@ -189,7 +189,12 @@ def test_a_step_that_fails_is_refused_at_submit_with_its_argument() -> None:
 
 def test_a_summary_is_never_refused_and_hides_secrets() -> None:
     made = template("{order.id} {order.card} {token} {meta[x]} {anything}", "summary")
-    values = {"order": Order(7, card="4242"), "token": "s3", "meta": {}, "anything": Colour.RED}
+    values: dict[str, Any] = {
+        "order": Order(7, card="4242"),
+        "token": "s3",
+        "meta": {},
+        "anything": Colour.RED,
+    }
     assert made.render_summary(values) == "7 ••• ••• ? red"
     assert made.render_summary({}) == "? ••• ••• ? None"
 

@@ -140,7 +140,7 @@ class StrIsNoText(Exception):
 
 class NotesRaise(Exception):
     @property
-    def __notes__(self) -> list[str]:
+    def __notes__(self) -> list[str]:  # type: ignore[override]
         raise RuntimeError
 
 
