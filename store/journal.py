@@ -383,14 +383,20 @@ class Journal:
         spare = self._spares.take(body_bytes)
         if spare is None:
             raise NoRoom(self.directory, body_bytes)
+        is_empty = full.end == HEADER_BYTES
+        prior_end = full.header.prior_end if is_empty else full.end
         try:
-            active = self._start_segment(spare, full.end)
+            active = self._active = self._start_segment(spare, prior_end)
             self._disk.close(full.handle)
+            if is_empty:
+                # Two files of one epoch that begin at the same LSN have no order.
+                self._disk.unlink(full.path)
+                self._sync_directory()
         except OSError as error:
             self._fail(full.path, error)
-        used = full.end - HEADER_BYTES
-        self._sealed.append(_Sealed(full.path, self.last_lsn, used, full.size_bytes))
-        self._active = active
+        if not is_empty:
+            used = full.end - HEADER_BYTES
+            self._sealed.append(_Sealed(full.path, self.last_lsn, used, full.size_bytes))
         return active
 
     def _write(self, active: SegmentWriter, body: bytes, count: int) -> None:

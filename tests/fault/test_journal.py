@@ -11,13 +11,16 @@ from contextlib import suppress
 
 import pytest
 
-from kit.disk import Failure, FakeDisk, How, PowerLost
+from kit.disk import Failure, FakeDisk, PowerLost
+from kit.inodes import How
 from kit.journals import SMALL, body, open_journal
 from kit.ledger import Ledger, close_quietly
 from parkade.store.errors import NoRoom, ReadFailed, StoreError, WriteFailed
 from parkade.store.journal import Journal
 
 Step = Callable[[Journal], object]
+
+LARGE_BYTES = 2_000
 
 
 class Life:
@@ -53,6 +56,10 @@ class Life:
         yield from self.appends(46, 52)
         yield lambda journal: self.ledger.drop(journal, 45)
         yield self.close
+        # The first frame of a life that its first segment is too small for.
+        yield lambda journal: journal.has_room(LARGE_BYTES)
+        yield lambda journal: journal.prepare_spare()
+        yield lambda journal: self.ledger.append(journal, b"L" * LARGE_BYTES)
         yield from self.appends(52, 96)
         yield lambda journal: self.ledger.drop(journal, 90)
         yield self.close

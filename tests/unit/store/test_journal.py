@@ -1,0 +1,249 @@
+"""The journal at work: numbering, rolling, recycling, what it counts, what it costs."""
+
+from dataclasses import replace
+
+import pytest
+
+from kit.disk import FakeDisk
+from kit.journals import (
+    PLACE,
+    SALT,
+    SHARD,
+    SMALL,
+    append_all,
+    body,
+    open_journal,
+    replayed,
+    segment_paths,
+)
+from parkade.store.errors import Damage, NoRoom, WriteFailed
+from parkade.store.journal import MARK_BYTES, Journal, Sizing, inspect, read_only_frames
+
+
+def bodies(first: int, last: int) -> list[bytes]:
+    return [body(number) for number in range(first, last + 1)]
+
+
+def test_an_append_is_one_call_to_the_disk() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    for _ in range(10):
+        before = disk.number
+        journal.append(b"body", 1)
+        assert disk.number == before + 1
+        assert disk.calls[-1].name == "pwrite_durable"
+
+
+def test_lsns_count_records_and_a_frame_may_hold_many() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    assert journal.append(b"three", 3) == 3
+    assert journal.append(b"one", 1) == 4
+    assert (journal.next_lsn, journal.last_lsn, journal.durable_lsn) == (5, 4, 4)
+    frames = list(open_journal(disk.power_cut(), seed=1).replay())
+    assert [(f.first_lsn, f.count, f.last_lsn, f.body) for f in frames] == [
+        (1, 3, 3, b"three"),
+        (4, 1, 4, b"one"),
+    ]
+    assert [frame.epoch for frame in frames] == [1, 1]
+
+
+def test_a_frame_without_a_record_is_refused_before_the_disk_is_asked() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    before = disk.number
+    with pytest.raises(ValueError, match="at least one record"):
+        journal.append(b"body", 0)
+    assert disk.number == before
+
+
+def test_a_frame_that_straddles_the_stores_lsn_is_given_whole() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    journal.append(b"1 to 3", 3)
+    journal.append(b"4 to 6", 3)
+    journal = open_journal(disk.power_cut(), store_lsn=5, seed=1)
+    assert [(f.first_lsn, f.body) for f in journal.replay()] == [(4, b"4 to 6")]
+    assert journal.next_lsn == 7
+
+
+def test_every_open_begins_a_greater_epoch_than_store_and_journal_have_seen() -> None:
+    disk = FakeDisk()
+    epochs = []
+    for seed, store_epoch in enumerate([0, 0, 7, 0, 3]):
+        journal = open_journal(disk, is_new=seed == 0, store_epoch=store_epoch, seed=seed)
+        epochs.append(journal.epoch)
+        journal.close(clean=True)
+    assert epochs == [1, 2, 8, 9, 10]
+
+
+def test_opening_and_closing_over_and_over_leaves_one_segment_behind() -> None:
+    disk = FakeDisk()
+    for seed in range(8):
+        open_journal(disk, is_new=seed == 0, seed=seed).close(clean=True)
+    assert len(segment_paths(disk)) == 1
+    assert len(disk.paths()) <= 2
+
+
+def test_the_next_lsn_follows_the_store_where_the_journal_holds_nothing() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    append_all(journal, bodies(1, 25))
+    journal.drop_through(25)
+    journal.close(clean=True)
+    journal = open_journal(disk, store_lsn=25, seed=1)
+    assert journal.append(b"next", 1) == 26
+
+
+def test_a_journal_that_begins_behind_the_store_is_damage() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    append_all(journal, bodies(1, 45))
+    journal.drop_through(40)
+    with pytest.raises(Damage, match="the journal begins at LSN 41, the store ends at 12"):
+        open_journal(disk.power_cut(), store_lsn=12, seed=1)
+
+
+def test_dropped_segments_are_recycled_and_an_older_life_does_not_show() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True, sizing=replace(SMALL, spares_max=4))
+    lsn = 0
+    for number in range(1, 400):
+        journal.prepare_spare()
+        lsn = journal.append(body(number % 100), 1)
+        if number % 30 == 0:
+            journal.drop_through(lsn)
+    assert journal.segments + journal.spares <= 5
+    assert disk.counts["preallocate"] <= 5
+    left = lsn - lsn % 30
+    journal = open_journal(disk.power_cut(), store_lsn=left, seed=1)
+    assert len(replayed(journal)) == lsn - left
+
+
+def test_segments_grow_to_their_bound_while_nothing_is_dropped() -> None:
+    sizing = Sizing(1_024, 8_192, frame_bytes_max=64, reserve_bytes=0)
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True, sizing=sizing)
+    append_all(journal, [b"x" * 60] * 600)
+    sizes = [len(disk.image()[path]) for path in segment_paths(disk)]
+    assert sizes[:5] == [1_024, 1_024, 2_048, 4_096, 8_192]
+    assert set(sizes[5:]) == {8_192}
+
+
+def test_a_larger_turn_is_given_room_once_it_has_been_asked_for() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    journal.prepare_spare()
+    assert journal.has_room() and not journal.has_room(5_000)
+    assert not journal.has_spare
+    with pytest.raises(NoRoom):
+        journal.append(b"x" * 5_000, 1)
+    journal.prepare_spare()
+    assert journal.has_room(5_000) and journal.has_spare
+    # Two of them: one may be in flight while the next is decided.
+    assert journal.append(b"x" * 5_000, 1) == 1
+    assert journal.fits(5_000)
+    assert journal.append(b"y" * 5_000, 1) == 2
+    assert replayed(open_journal(disk.power_cut(), seed=1)) == [b"x" * 5_000, b"y" * 5_000]
+
+
+def test_a_covering_frame_is_written_once_and_always_finds_room() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    assert not journal.write_covering_frame()
+    for number in range(1, 90):
+        journal.prepare_spare()
+        journal.append(body(number), 1)
+        assert journal.write_covering_frame()
+        assert not journal.write_covering_frame()
+    report = inspect(disk, PLACE, SALT, SHARD, 0)
+    assert (report.last_lsn, report.proof_lsn, report.damage) == (89, 89, None)
+
+
+def test_live_bytes_are_those_of_the_frames_that_are_left() -> None:
+    journal = open_journal(FakeDisk(), is_new=True)
+    append_all(journal, bodies(1, 50))
+    assert journal.live_bytes == 50 * 56
+    journal.drop_through(20)
+    assert journal.live_bytes == 30 * 56
+
+
+def test_bytes_since_an_lsn_are_right_to_within_their_grain() -> None:
+    sizing = Sizing(1 << 20, 1 << 20, frame_bytes_max=1 << 12, reserve_bytes=0)
+    journal = open_journal(FakeDisk(), is_new=True, sizing=sizing)
+    append_all(journal, [b"x" * 4_056] * 200)
+    for lsn in (0, 1, 17, 100, 199, 200):
+        exact = (200 - lsn) * 4_096
+        assert exact <= journal.bytes_since(lsn) <= exact + MARK_BYTES
+
+
+def test_a_closed_journal_answers_no_call_and_may_be_closed_again() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    journal.append(b"one", 1)
+    journal.close(clean=True)
+    journal.close(clean=True)
+    with pytest.raises(WriteFailed, match="closed"):
+        journal.append(b"two", 1)
+    assert disk.open_handles() == []
+
+
+def test_a_clean_close_in_process_mode_syncs_what_was_never_synced() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True, mode="process")
+    append_all(journal, bodies(1, 45))
+    assert not journal.write_covering_frame()
+    journal.close(clean=True)
+    assert replayed(open_journal(disk.power_cut(), mode="process", seed=1)) == bodies(1, 45)
+
+
+def test_a_journal_needs_a_salt_of_its_directory() -> None:
+    with pytest.raises(ValueError, match="5 bytes"):
+        Journal.open(FakeDisk(), PLACE, salt=b"", shard=0, store_lsn=0, store_epoch=0)
+
+
+def test_a_look_beside_a_working_journal_sees_what_was_answered() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    for number in range(1, 50):
+        journal.prepare_spare()
+        journal.append(body(number), 1)
+        frames = read_only_frames(disk, PLACE, salt=SALT, shard=SHARD, store_lsn=0)
+        assert [frame.body for frame in frames] == bodies(1, number)
+
+
+def test_a_look_names_every_segment_and_the_damage() -> None:
+    disk = FakeDisk()
+    append_all(open_journal(disk, is_new=True), bodies(1, 45))
+    report = inspect(disk, PLACE, SALT, SHARD, 0)
+    assert [(s.first_lsn, s.last_lsn, s.epoch, s.mode, s.frames) for s in report.segments] == [
+        (1, 20, 1, "disk", 20),
+        (21, 40, 1, "disk", 20),
+        (41, 45, 1, "disk", 5),
+    ]
+    disk.flip(report.segments[1].path, 100)
+    damage = inspect(disk, PLACE, SALT, SHARD, 0).damage
+    assert damage is not None
+    assert (damage.path, damage.offset) == (report.segments[1].path, 64)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"segment_bytes_first": 0},
+        {"segment_bytes_first": 2, "segment_bytes_max": 1},
+        {"segment_bytes_max": 1 << 32},
+        {"frame_bytes_max": 0},
+        {"spares_max": 0},
+        {"reserve_bytes": -1},
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        Sizing(**sizes)
+
+
+def test_the_default_sizes_begin_with_a_megabyte() -> None:
+    sizing = Sizing()
+    assert sizing.segment_bytes(sizing.segment_bytes_first, sizing.frame_bytes_max) == 1 << 20
+    assert SMALL.segment_bytes(0, SMALL.frame_bytes_max) < SMALL.segment_bytes_first
