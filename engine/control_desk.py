@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from parkade.facts import list_facts, show_facts, status_facts
+from parkade.redacting import redact_arguments
+
 if TYPE_CHECKING:
     from parkade.engine import Engine
 
@@ -10,5 +13,29 @@ __all__ = ["control_handlers"]
 
 
 def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
-    """By name; each takes the request's arguments and gives plain values."""
-    return {}
+    """By name; each takes the request's arguments and gives plain values.
+
+    `status` takes none; `ls` state, task, key, limit, cursor; `show` id.
+    """
+
+    def status(_: Mapping[str, Any]) -> dict[str, Any]:
+        directory = engine.desk("status").runtime.directory
+        return status_facts(
+            path=directory.path,
+            manifest=directory.manifest,
+            stats=engine.stats(),
+            owner=directory.lock.owner,
+            now_ms=engine.clock.now_ms(),
+        )
+
+    def as_shown(task: str, arguments: Any) -> Any:
+        found = engine.task_of(task)
+        if found is None:
+            return arguments
+        return redact_arguments(arguments, found.definition.handler.hints())
+
+    return {
+        "status": status,
+        "ls": lambda args: list_facts(engine.desk("ls"), args),
+        "show": lambda args: show_facts(engine.desk("show"), args.get("id", ""), as_shown),
+    }

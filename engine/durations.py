@@ -83,8 +83,8 @@ def at_ms(at: datetime, *, what: str = "at") -> int:
     given = cast(object, at)
     if not isinstance(given, datetime):
         raise ConfigError(
-            f"{_named(what, given)}: a value of type {type(given).__name__} is no point in time. Use "
-            'datetime(..., tzinfo=ZoneInfo("Europe/Berlin"))',
+            f"{_named(what, given)}: a value of type {type(given).__name__} is no point in time. "
+            'Use datetime(..., tzinfo=ZoneInfo("Europe/Berlin"))',
             code="PK-210",
         )
     if at.utcoffset() is None:

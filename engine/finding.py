@@ -19,9 +19,9 @@ from parkade.views import Page, State, TicketInfo
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["find"]
+__all__ = ["NEWEST", "find"]
 
-_ALL = 1 << 64
+NEWEST = 1 << 64  # above every serial
 
 
 def find(
@@ -42,7 +42,7 @@ def find(
         raise ConfigError.option(call, "state", state, f"use one of {names}")
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= FIND_LIMIT_MAX:
         raise ConfigError.option(call, "limit", limit, f"use 1 to {FIND_LIMIT_MAX}")
-    before = _ALL if cursor is None else _parse_cursor(call, cursor)
+    before = NEWEST if cursor is None else _parse_cursor(call, cursor)
     number = None if state is None else STATE_NUMBERS[state]
     due_from_ms = due_to_ms = None
     if number == PENDING:

@@ -14,8 +14,9 @@ from parkade.store.disk import Disk
 from parkade.store.journal import Journal, Sizing
 from parkade.store.parked import Parked
 from parkade.store.record import Leased, Record, decode_records, encode_records
+from parkade.store.snapshot import Snapshot
 
-__all__ = ["HOUSE_NUMBER", "House", "HouseState"]
+__all__ = ["HOUSE_NUMBER", "House", "HouseState", "read_state"]
 
 HOUSE_NUMBER = 0xFFFF_FFFF  # stands where a shard's number stands, in every file of it
 _STATE_ROW = 0
@@ -100,10 +101,15 @@ class House:
             self.store.close()
 
 
+def read_state(snapshot: Snapshot) -> HouseState:
+    """The state at the store's LSN. Raises `RowDamaged`, `msgspec.MsgspecError`."""
+    row = snapshot.head(_STATE_ROW)
+    return HouseState() if row is None else _decode(row)
+
+
 def _recover(journal: Journal, store: Parked) -> HouseState:
     with store.snapshot() as snapshot:
-        row = snapshot.head(_STATE_ROW)
-    state = HouseState() if row is None else _decode(row)
+        state = read_state(snapshot)
     for frame in journal.replay():
         records = decode_records(frame.body)
         for record in records[max(0, store.lsn + 1 - frame.first_lsn) :]:

@@ -18,8 +18,9 @@ from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
 from parkade.store.parked import Parked
 from parkade.store.record import AnyRecord, RecordDamage, decode_records
+from parkade.store.snapshot import Snapshot
 
-__all__ = ["Identity", "OpenShard", "open_shard", "replay", "shard_directory"]
+__all__ = ["Identity", "OpenShard", "core_at", "open_shard", "replay", "shard_directory"]
 
 RUNNING_PAGE = 1_000
 
@@ -79,7 +80,8 @@ def open_shard(
         store.close()
         raise
     try:
-        core = core_of(store)
+        with store.snapshot() as snapshot:
+            core = core_at(snapshot)
         reader = StoreReader(store, core.lane_number)
         replay(core, reader, journal.replay(), journal.directory)
         adopt_running(core, reader)
@@ -90,13 +92,13 @@ def open_shard(
     return OpenShard(core, journal, store, reader)
 
 
-def core_of(store: Parked) -> Shard:
-    """A core as the store's last checkpoint left it."""
+def core_at(snapshot: Snapshot) -> Shard:
+    """A core as the checkpoint left it that the snapshot shows."""
     return Shard(
-        lsn=store.lsn,
-        counters=dict(store.counters),
-        lane_names=dict(store.lane_names),
-        lane_rows=dict(store.lane_rows),
+        lsn=snapshot.lsn,
+        counters=snapshot.counters(),
+        lane_names=snapshot.lane_names(),
+        lane_rows={lane: count for lane, count in snapshot.lane_row_counts().items() if count},
     )
 
 

@@ -248,6 +248,7 @@ def record_options(settings: TaskSettings, options: SubmitOptions) -> Options | 
         max_attempts=None if retry is None else retry.max_attempts,
         delays_ms=None if retry is None else retry.delays_ms,
         max_elapsed_ms=None if retry is None else retry.max_elapsed_ms,
+        jitter=0 if retry is None else retry.jitter,
     )
     return None if stored == _NOTHING else stored
 

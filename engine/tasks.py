@@ -211,7 +211,7 @@ class Task(Generic[P, R]):
         if stored is None or stored.max_attempts is None:
             return self.policy
         delays = stored.delays_ms or []
-        numbers = StoredRetry(stored.max_attempts, delays, stored.max_elapsed_ms)
+        numbers = StoredRetry(stored.max_attempts, delays, stored.max_elapsed_ms, stored.jitter)
         return RetryPolicy.from_stored(numbers, base=self.policy)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -422,6 +422,7 @@ class Tasks:
         definition = Definition(self.prefix + name, handler, settings)
         kind = AsyncTask[..., Any] if handler.is_async else SyncTask[..., Any]
         _check_where(call, handler, settings.where)
+        _check_supported(call, settings)
         task: Task[..., Any] = kind(definition, self)
         self._check_free(task)
         self._add(task)
@@ -466,3 +467,20 @@ def _check_where(call: str, handler: Handler, where: str) -> None:
     if not handler.is_async and where == "loop":
         advice = "use an async def: a plain function would block the loop"
         raise ConfigError.option(call, "where", where, advice)
+
+
+def _check_supported(call: str, settings: TaskSettings) -> None:
+    """What a later version brings is refused, not silently without effect."""
+    asked = {
+        "breaker": settings.breaker is not None,
+        "limits": bool(settings.limits),
+        "lease": settings.lease_ms is not None,
+        "keep": settings.keep_ms is not None,
+        "where": settings.where == "process",
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            value = getattr(settings, name, None) or "..."
+            raise ConfigError.option(
+                call, name, value, "this version does not have it yet; leave it out"
+            )

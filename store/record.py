@@ -76,6 +76,7 @@ class Options(_Part, frozen=True):
     max_elapsed_ms: int | None = None
     routes: list[str | None] | None = None  # on_done, on_dead, on_cancel: task names
     trace: str | None = None
+    jitter: int = 0  # of the delays: a place in the policy's list of kinds
 
 
 class ErrorText(_Part, frozen=True):

@@ -12,7 +12,7 @@ import pytest
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import SystemClock
 from parkade.errors import ConfigError, EngineClosed, NoAttempt, PayloadError, UnknownTask
-from parkade.policies import DEFAULT_POLICY, RetryPolicy
+from parkade.policies import DEFAULT_POLICY, Breaker, Limit, RetryPolicy
 from parkade.store.record import Options
 from parkade.tasks import AsyncTask, Call, SyncTask, Task, Tasks
 
@@ -318,11 +318,9 @@ def test_a_tickets_own_numbers_go_before_the_policys_and_types_do_not() -> None:
 
 
 def test_a_task_tells_its_runner_all_that_the_decorator_set() -> None:
-    task = Tasks().task(
-        timeout="20s", max_snoozes=3, on_crash="ambiguous", where="thread", keep="1h"
-    )(double)
+    task = Tasks().task(timeout="20s", max_snoozes=3, on_crash="ambiguous", where="thread")(double)
     assert (task.timeout_ms, task.max_snoozes, task.on_crash) == (20_000, 3, "ambiguous")
-    assert (task.where, task.settings.keep_ms) == ("thread", 3_600_000)
+    assert task.where == "thread"
     assert task.handler.fn is double
 
 
@@ -360,3 +358,20 @@ def test_plain_arguments_are_encoded_once_and_not_read_back(
     assert read == []
     total.call([1, 2])
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"breaker": Breaker("psp")},
+        {"limits": [Limit(concurrency=1)]},
+        {"lease": "1m"},
+        {"keep": "1h"},
+        {"where": "process"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_this_version_does_not_have_is_refused_and_not_ignored(options: Any) -> None:
+    with pytest.raises(ConfigError, match="does not have it yet") as refused:
+        Tasks().task(**options)(double)
+    assert refused.value.code == "PK-107"
