@@ -218,4 +218,5 @@ def test_a_ticket_stores_the_tasks_settings_under_those_of_the_submit() -> None:
         timeout_ms=2_000,
         max_attempts=2,
         delays_ms=[2_000],
+        jitter=1,
     )
