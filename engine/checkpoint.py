@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from parkade.index_keys import index_keys, task_digest
-from parkade.shard import ENTRY_LANE, Shard
+from parkade.shard import ENTRY_AGENDA, ENTRY_LANE, Shard
 from parkade.shard.commands import UniqueRow
 from parkade.shard.states import DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
@@ -35,6 +35,7 @@ class Checkpoint:
         self.is_sent = False
         self.is_building = True
         self._core = core
+        self._plain_lanes: dict[str, int] = {}
         self._flight = cut.flight
         self._tickets: Iterator[tuple[int, Ticket | None]] = iter(cut.flight.tickets.items())
 
@@ -49,8 +50,28 @@ class Checkpoint:
             serial, ticket = item
             if ticket is None:
                 self._forget(serial)
+            elif ticket.state == PENDING and ticket.options is None and self._is_new(serial):
+                self._write_plain(serial, ticket)
             else:
                 self._write(serial, ticket)
+
+    def _is_new(self, serial: int) -> bool:
+        """Not in the store yet, and its entry belongs in the agenda."""
+        core = self._core
+        return serial not in core.stored_at and core.entry_kind(serial) == ENTRY_AGENDA
+
+    def _write_plain(self, serial: int, ticket: Ticket) -> None:
+        """What `_write` does, for what most tickets are at their first checkpoint: new, pending,
+        without options. A sleeper is encoded once in its life, so this is what parking costs."""
+        batch, task = self.batch, ticket.task
+        due_ms, first_due_ms = ticket.due_ms, ticket.first_due_ms
+        lane_number = self._plain_lanes.get(task)
+        if lane_number is None:
+            lane_number = self._plain_lanes[task] = self._core.lane_number(ticket.lane)
+        batch.heads[serial] = encode_ticket(ticket)
+        batch.index_puts += index_keys(serial.to_bytes(8, "big"), ticket, PENDING)
+        batch.agenda.append(pack_entry(due_ms, serial, first_due_ms, lane_number))
+        self.placed[serial] = StoredAt(PENDING, due_ms, first_due_ms, lane_number)
 
     def _write(self, serial: int, ticket: Ticket) -> None:
         batch, stored = self.batch, self._core.stored_at.get(serial)

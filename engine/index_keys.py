@@ -22,6 +22,7 @@ def task_prefix(task: str, state: int) -> bytes:
     return b"s" + task_digest(task) + bytes((state,))
 
 
+@lru_cache(maxsize=16)
 def state_prefix(state: int) -> bytes:
     return b"d" + bytes((state,))
 

@@ -1,6 +1,7 @@
 """A ticket as memory and the store hold it, and its id: serial (64 bits), part (16), salt (40)."""
 
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ __all__ = [
 SERIAL_MAX = (1 << 64) - 1
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {c: i for i, c in enumerate(_ALPHABET)}
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _ID_CHARS = 24
 
 
@@ -116,11 +118,17 @@ def decode_ticket(head: bytes | memoryview) -> Ticket:
 
 def format_id(serial: int, part: int, salt: int) -> str:
     """24 lower-case Crockford base32 characters; they sort by serial."""
-    number = serial << 56 | part << 40 | salt
-    chars = []
-    for shift in range(115, -1, -5):
-        chars.append(_ALPHABET[number >> shift & 31])
-    return "".join(chars)
+    high = serial << 16 | part
+    return (
+        _PAIRS[high >> 70] + _PAIRS[high >> 60 & 1023] + _PAIRS[high >> 50 & 1023]
+        + _PAIRS[high >> 40 & 1023] + _PAIRS[high >> 30 & 1023] + _PAIRS[high >> 20 & 1023]
+        + _PAIRS[high >> 10 & 1023] + _PAIRS[high & 1023] + _salt_text(salt)
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _salt_text(salt: int) -> str:
+    return "".join(_PAIRS[salt >> shift & 1023] for shift in (30, 20, 10, 0))
 
 
 def parse_id(text: str) -> TicketId | None:
