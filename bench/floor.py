@@ -7,7 +7,7 @@ sync      one 4 KiB append made durable: what the shortest honest answer costs
 triple    three in a row: a submit, a start and a completion, each awaited by the next
 records   batches of 1,000 records with 100-byte payloads: encode, checksum, append, sync
 
-`measure(directory)` is for other benches, which report the floor of their own run.
+`measure(directory, BRIEF)` is for other benches, which hold each run against its own floor.
 """
 
 import os
@@ -16,10 +16,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 
-from bench.kit import Figure, Options, Timer, WorkHash, options, quantile, repeat, report
+from bench.kit import Options, Timer, WorkHash, figures_of, options, quantile, repeat, report
 
 QUESTION = "How fast is this machine's disk and encoder, with no engine at all?"
 
@@ -31,6 +32,21 @@ PAGE = b"\xa5" * 4096
 RECORDS_PER_BATCH = 1_000
 PAYLOAD = b"\x5a" * 100
 DUE_MS = 1_800_000_000_000
+
+
+class Effort(NamedTuple):
+    """How long to measure: so many appends, so many windows of seconds, in a file of bytes."""
+
+    syncs: int
+    triples: int
+    seconds: float
+    windows: int
+    file_bytes: int
+
+
+FULL = Effort(1_500, 400, 1.0, 3, FILE_BYTES)  # about five seconds
+BRIEF = Effort(400, 60, 0.3, 1, 32 * MIB)  # under one
+SMALLEST = Effort(20, 5, 0.02, 1, 8 * MIB)  # shows only that it works
 
 # macOS has no fdatasync.
 sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -71,18 +87,14 @@ class Strip:
         os.close(self._fd)
 
 
-def measure(directory: Path | str, *, is_small: bool = False) -> dict[str, float]:
-    """The floor of the disk under `directory`: times in microseconds, records per second.
-
-    Takes about five seconds, a fraction of one when small (which shows only that it works).
-    """
+def measure(directory: Path | str, effort: Effort) -> dict[str, float]:
+    """The floor of the disk under `directory`: times in microseconds, records per second."""
     path = Path(directory) / "floor.strip"
-    syncs, triples, seconds, windows = (20, 5, 0.02, 1) if is_small else (1_500, 400, 1.0, 3)
-    strip = Strip(path, 8 * MIB if is_small else FILE_BYTES)
+    strip = Strip(path, effort.file_bytes)
     try:
-        single = [appended(strip, 1) for _ in range(syncs)]
-        triple = [appended(strip, 3) for _ in range(triples)]
-        rates = [records_per_s(strip, seconds) for _ in range(windows)]
+        single = [appended(strip, 1) for _ in range(effort.syncs)]
+        triple = [appended(strip, 3) for _ in range(effort.triples)]
+        rates = [records_per_s(strip, effort.seconds) for _ in range(effort.windows)]
     finally:
         strip.close()
         path.unlink()
@@ -93,6 +105,12 @@ def measure(directory: Path | str, *, is_small: bool = False) -> dict[str, float
         "triple_us_p99": quantile(triple, 0.99),
         "records_per_s": quantile(rates, 0.5),
     }
+
+
+def beside(asked: Options, directory: Path) -> dict[str, float]:
+    """The floor of a run of another bench, its names with `floor_` in front."""
+    measured = measure(directory, asked.pick(SMALLEST, BRIEF))
+    return {f"floor_{name}": value for name, value in measured.items()}
 
 
 def appended(strip: Strip, times: int) -> float:
@@ -117,22 +135,15 @@ def records_per_s(strip: Strip, seconds: float) -> float:
     return serial / (now - start)
 
 
-def figures(asked: Options) -> list[Figure]:
-    """The three measures, over all runs."""
-    with asked.scratch() as directory:
-        taken = repeat(asked.runs, lambda: measure(directory, is_small=asked.is_small))
-    return [
-        Figure(name, "1/s" if name.endswith("_per_s") else "us", values)
-        for name, values in taken.items()
-    ]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the floor and report it."""
     asked = options("floor", QUESTION, argv)
+    with asked.scratch() as directory:
+        effort = asked.pick(SMALLEST, FULL)
+        taken = repeat(asked.runs, lambda: measure(directory, effort))
     work = WorkHash()
     work.add(len(PAGE), RECORDS_PER_BATCH, len(PAYLOAD))
-    report(asked, figures(asked), work=work)
+    report(asked, figures_of(taken), work=work)
     return 0
 
 

@@ -3,7 +3,7 @@
 A bench asks one question. It reads `options(argv)`, picks its sizes with `Options.pick`, takes each
 figure from several runs with `repeat`, and ends in `report`: a table for people, one JSON line for
 comparing. Absolute figures mean little on shared machines, so each report carries the machine and,
-where a bench measured it, the floor of the same run.
+where a bench measured it, the floor of the same run; a mark is mostly a multiple of that floor.
 """
 
 import argparse
@@ -15,18 +15,35 @@ import statistics
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 RUNS_FULL, RUNS_SMALL = 5, 1
 LIBRARIES = ("msgspec", "lmdb")
+
+# A figure's unit is in its name, as everywhere here.
+UNITS = {
+    "per_s": "1/s",
+    "us": "us",
+    "ms": "ms",
+    "s": "s",
+    "bytes": "B",
+    "mb": "MB",
+    "percent": "%",
+    "times": "x",
+    "syncs": "syncs",
+    "count": "",
+}
 
 
 @dataclass(frozen=True)
@@ -49,16 +66,26 @@ class Options:
         with TemporaryDirectory(prefix=f"parkade-{self.bench}-", dir=self.directory) as path:
             yield Path(path)
 
+    def apart(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `function` returns in a fresh process, whose memory and threads are its own; a small
+        run saves the time and calls it here."""
+        if self.is_small:
+            return function(*args, **kwargs)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return pool.submit(function, *args, **kwargs).result()
 
-def options(bench: str, question: str, argv: Sequence[str] | None = None) -> Options:
+
+def options(
+    bench: str, question: str, argv: Sequence[str] | None = None, *, runs_full: int = RUNS_FULL
+) -> Options:
     """Read a bench's command line; exits with the usage on a wrong one."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{bench}", description=question)
     parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
     parser.add_argument("--small", action="store_true", help="the smallest size that works")
     parser.add_argument("--json", action="store_true", help="one JSON line and no table")
-    parser.add_argument("--runs", type=int, help=f"runs per figure (default: {RUNS_FULL})")
+    parser.add_argument("--runs", type=int, help=f"runs per figure (default: {runs_full})")
     given = parser.parse_args(argv)
-    runs = given.runs or (RUNS_SMALL if given.small else RUNS_FULL)
+    runs = given.runs or (RUNS_SMALL if given.small else runs_full)
     return Options(bench, given.small, given.json, runs, given.directory)
 
 
@@ -92,12 +119,44 @@ class Timer:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What a figure has to come to (`bound`), and what it is meant to (`aim`)."""
+
+    bound: float
+    aim: float
+    is_most: bool  # the figure may not be above it; else not below it
+
+    def standing(self, value: float) -> str:
+        """How a figure stands to it: "aim", "mark" or "missed"."""
+        for limit, name in ((self.aim, "aim"), (self.bound, "mark")):
+            if value <= limit if self.is_most else value >= limit:
+                return name
+        return "missed"
+
+    def cells(self, value: float) -> tuple[str, str, str]:
+        """Mark, aim and standing for a table."""
+        sign = "<=" if self.is_most else ">="
+        return f"{sign} {shown(self.bound)}", f"{sign} {shown(self.aim)}", self.standing(value)
+
+
+def at_most(bound: float, aim: float) -> Mark:
+    """A mark for what should be small."""
+    return Mark(bound, aim, is_most=True)
+
+
+def at_least(bound: float, aim: float) -> Mark:
+    """A mark for what should be great."""
+    return Mark(bound, aim, is_most=False)
+
+
+@dataclass(frozen=True)
 class Figure:
     """One measured thing, once per run: its values, in `unit`."""
 
     name: str
     unit: str
     values: tuple[float, ...]
+    mark: Mark | None = None
 
     @property
     def median(self) -> float:
@@ -113,6 +172,15 @@ class Figure:
 
     def as_json(self) -> dict[str, Any]:
         """The figure as a part of the report's line."""
+        mark = self.mark
+        marked: dict[str, Any] = {}
+        if mark is not None:
+            marked = {
+                "mark": rounded(mark.bound),
+                "aim": rounded(mark.aim),
+                "is_most": mark.is_most,
+                "standing": mark.standing(self.median),
+            }
         return {
             "name": self.name,
             "unit": self.unit,
@@ -121,6 +189,7 @@ class Figure:
             "high": rounded(max(self.values)),
             "spread": round(self.spread, 3),
             "runs": len(self.values),
+            **marked,
         }
 
 
@@ -128,6 +197,34 @@ def repeat(runs: int, run: Callable[[], Mapping[str, float]]) -> dict[str, tuple
     """The figures of several runs by name. Every run returns the same names."""
     taken = [dict(run()) for _ in range(runs)]
     return {name: tuple(one[name] for one in taken) for name in taken[0]}
+
+
+def unit_of(name: str) -> str:
+    """The unit that a figure's name tells: of the first of `UNITS` among its parts."""
+    padded = f"_{name}_"
+    return next(unit for part, unit in UNITS.items() if f"_{part}_" in padded)
+
+
+def figures_of(
+    taken: Mapping[str, Sequence[float]], marks: Mapping[str, Mark] | None = None
+) -> list[Figure]:
+    """What several runs measured, as figures; the floor's are left out."""
+    marks = marks or {}
+    assert marks.keys() <= taken.keys(), marks.keys() - taken.keys()
+    return [
+        Figure(name, unit_of(name), tuple(values), marks.get(name))
+        for name, values in taken.items()
+        if not name.startswith("floor_")
+    ]
+
+
+def medians(taken: Mapping[str, Sequence[float]], prefix: str) -> dict[str, float]:
+    """The medians of the figures that begin with `prefix`, which their names then lose."""
+    return {
+        name.removeprefix(prefix): statistics.median(values)
+        for name, values in taken.items()
+        if name.startswith(prefix)
+    }
 
 
 def quantile(values: Iterable[float], share: float) -> float:
@@ -152,13 +249,26 @@ class WorkHash:
 
 def rss_anon_bytes() -> int:
     """The process's own memory, without mapped files; on macOS the peak of all resident memory."""
+    found = _resident_bytes("RssAnon")
+    if found is not None:
+        return found
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def rss_file_bytes() -> int:
+    """The mapped files' part of the resident memory, which the system takes back when it likes; 0
+    where it is not told apart."""
+    return _resident_bytes("RssFile") or 0
+
+
+def _resident_bytes(field_name: str) -> int | None:
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("RssAnon:"):
+            if line.startswith(f"{field_name}:"):
                 return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return None
 
 
 def disk_bytes(directory: Path) -> int:
@@ -211,23 +321,35 @@ def report(
 
 
 def table(asked: Options, figures: Sequence[Figure]) -> str:
-    """The figures for a reader: median, lowest, highest, spread."""
-    head = ("figure", "median", "lowest", "highest", "spread", "unit")
-    rows: list[tuple[str, ...]] = [head]
-    for figure in figures:
-        low, high = min(figure.values), max(figure.values)
-        cells = (shown(figure.median), shown(low), shown(high), f"{figure.spread:.0%}")
-        rows.append((figure.name, *cells, figure.unit))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    """The figures for a reader: median, lowest, highest, spread, and how they stand to marks."""
     title = f"{asked.bench}: {asked.runs} run{'s' if asked.runs > 1 else ''}"
-    return "\n".join([title, *(layout(row, widths) for row in rows)])
+    return "\n".join([title, *lines([figure.as_json() for figure in figures])])
+
+
+HEAD = ("figure", "median", "lowest", "highest", "spread", "unit", "mark", "aim", "")
+
+
+def lines(figures: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Rows of a table, from figures as a report's line has them."""
+    rows: list[tuple[str, ...]] = [HEAD]
+    for figure in figures:
+        cells = tuple(shown(figure[name]) for name in ("median", "low", "high"))
+        marks = ("", "", "")
+        if "mark" in figure:
+            mark = Mark(figure["mark"], figure["aim"], figure["is_most"])
+            marks = mark.cells(figure["median"])
+        rows.append((figure["name"], *cells, f"{figure['spread']:.0%}", figure["unit"], *marks))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return [layout(row, widths) for row in rows]
 
 
 def layout(row: Sequence[str], widths: Sequence[int]) -> str:
-    """One row: the name and the unit to the left, figures to the right."""
-    name, *numbers, unit = row
-    cells = [number.rjust(width) for number, width in zip(numbers, widths[1:-1], strict=True)]
-    return "  ".join(["", name.ljust(widths[0]), *cells, unit]).rstrip()
+    """One row: texts to the left, figures to the right."""
+    cells = [
+        cell.rjust(width) if 0 < column < 5 else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(["", *cells]).rstrip()
 
 
 def rounded(value: float) -> float:

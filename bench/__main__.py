@@ -1,0 +1,85 @@
+"""Every bench, one after the other, each in a process of its own; one table, one JSON file.
+
+The file goes to bench/results/, which is not kept in the repository, or to where --to says. Two of
+them compare with `python -m bench.compare`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.kit import lines, machine
+
+BENCHES = (
+    "floor",
+    "submit",
+    "submit_many",
+    "life_cycle",
+    "lateness",
+    "mass_wake",
+    "sleepers",
+    "recovery",
+    "idle",
+)
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run them, print the table, write the file."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Every bench in turn.")
+    parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
+    parser.add_argument("--small", action="store_true", help="the smallest sizes that work")
+    parser.add_argument("--runs", type=int, help="runs per figure (default: each bench's own)")
+    parser.add_argument("--only", nargs="+", choices=BENCHES, default=BENCHES, metavar="BENCH")
+    parser.add_argument("--to", type=Path, help="the JSON file to write")
+    given = parser.parse_args(argv)
+    passed = [given.directory, *(["--small"] if given.small else [])]
+    passed += [f"--runs={given.runs}"] if given.runs else []
+    started_at = datetime.now(UTC)
+    reports = []
+    for bench in given.only:
+        began_s = time.monotonic()
+        report = measured(bench, passed)
+        print(f"{bench} took {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+        reports.append(report)
+    print(table(reports))
+    file = given.to or kept(started_at)
+    result = {"at": started_at.isoformat(), "machine": machine(), "reports": reports}
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{file}")
+    return 0
+
+
+def measured(bench: str, passed: Sequence[str]) -> dict[str, Any]:
+    """One bench's report. Raises `CalledProcessError` when it fails; it has said why."""
+    command = [sys.executable, "-m", f"bench.{bench}", "--json", *passed]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def table(reports: Sequence[dict[str, Any]]) -> str:
+    """All figures, a bench's name in front of each."""
+    figures = [
+        {**figure, "name": f"{report['bench']}.{figure['name']}"}
+        for report in reports
+        for figure in report["figures"]
+    ]
+    return "\n".join(lines(figures))
+
+
+def kept(started_at: datetime) -> Path:
+    """Where the result goes when nothing else is said; the folder keeps itself out of git."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / ".gitignore").write_text("*\n", encoding="utf-8")
+    return RESULTS / f"{started_at:%Y%m%d-%H%M%S}.json"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
