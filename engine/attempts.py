@@ -133,8 +133,8 @@ class Attempts:
             again: list[int] = []
             for serial, body in zip(serials, got, strict=True):
                 if body.is_damaged or (body.body is None and not stale):
-                    shard.quarantined.add(serial)
                     self._release(shard.number, serial)
+                    shard.quarantine(serial)
                 elif stale:
                     again.append(serial)
                 else:
@@ -227,9 +227,15 @@ class Attempts:
                 self._put_settle(shard, outcomes, size)
                 return
             for outcome in outcomes:
-                self._attempts.pop((shard.number, outcome.serial), None)
+                self._forget(shard.number, outcome)
 
         shard.put(Ask(Settle(outcomes), then=settled, size=size))
+
+    def _forget(self, number: int, outcome: Outcome) -> None:
+        """The outcome is durable. By now the ticket may be on its way to its next attempt."""
+        attempt = self._attempts.get((number, outcome.serial))
+        if attempt is not None and attempt.fence == outcome.fence:
+            del self._attempts[number, outcome.serial]
 
     def _free_place(self, number: int, serial: int) -> None:
         attempt = self._attempts.get((number, serial))
@@ -269,6 +275,9 @@ class Attempts:
         then: Callable[[], None],
     ) -> None:
         def settled(answers: Any, error: BaseException | None) -> None:
+            if answers is None and shard.status == "recovering":
+                self._put_lost(shard, items, waiting, then)
+                return
             waiting.discard(shard.number)
             if not waiting:
                 then()
@@ -316,6 +325,12 @@ class Attempts:
             if number is not None:
                 count += 1
                 by_shard[number].append(Outcome(serial, fence, "released", has_begun=has_begun))
+        for serial, number in self._shard_of.items():
+            # It ended while the executors were closed: its outcome went nowhere.
+            count += 1
+            fence = self._attempts[number, serial].fence
+            by_shard[number].append(Outcome(serial, fence, "released"))
+        self._shard_of.clear()
         for number, listed in by_shard.items():
             self.settle(listed, number)
         return count
