@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from parkade.asks import Ask, Inquiry
+from parkade.asks import Ask, AwaitEnd, Inquiry, StopWaiting
 from parkade.errors import BlockingInEventLoop
 from parkade.inbox import Inbox
 from parkade.shard.commands import Command
@@ -25,9 +25,10 @@ class TimeIsUp(Exception):
 
 class Request(Generic[T]):
     """`asks`: what goes to which shard. `finish` gets their answers in the same order, on the
-    caller's thread. `sizes`: for submits, the bytes that each holds at the door and writes."""
+    caller's thread. `sizes`: for submits, the bytes that each holds at the door and writes.
+    `takes_errors`: `finish` also gets the errors, each in the place of its shard's answer."""
 
-    __slots__ = ("asks", "call", "finish", "instead", "sizes")
+    __slots__ = ("asks", "call", "finish", "instead", "sizes", "takes_errors")
 
     def __init__(
         self,
@@ -37,12 +38,14 @@ class Request(Generic[T]):
         finish: Callable[[list[Any]], T],
         *,
         sizes: Sequence[int] = (),
+        takes_errors: bool = False,
     ) -> None:
         self.call = call
         self.instead = instead
         self.asks = asks
         self.finish = finish
         self.sizes = sizes
+        self.takes_errors = takes_errors
 
 
 class Asker:
@@ -61,9 +64,13 @@ class Asker:
         if request.sizes:
             self._inbox.enter(sum(request.sizes))
         self._inbox.put(_asks(request, waiter))
-        if not waiter.wait(timeout_s):
-            raise TimeIsUp
-        if waiter.error is not None:
+        try:
+            if not waiter.wait(timeout_s):
+                raise TimeIsUp
+        except BaseException:
+            self._leave(request, waiter)
+            raise
+        if waiter.error is not None and not request.takes_errors:
             raise waiter.error
         return request.finish(waiter.values)
 
@@ -75,11 +82,26 @@ class Asker:
         if request.sizes:
             await self._inbox.aenter(sum(request.sizes))
         self._inbox.put(_asks(request, waiter))
-        if not await waiter.wait(timeout_s):
-            raise TimeIsUp
-        if waiter.error is not None:
+        try:
+            if not await waiter.wait(timeout_s):
+                raise TimeIsUp
+        except BaseException:
+            self._leave(request, waiter)
+            raise
+        if waiter.error is not None and not request.takes_errors:
             raise waiter.error
         return request.finish(waiter.values)
+
+    def _leave(self, request: Request[Any], waiter: ThreadWaiter | LoopWaiter) -> None:
+        """The asker is gone: what may wait for years in its name is let go."""
+        waiter.is_abandoned = True
+        gone = [
+            (shard, Ask(StopWaiting(asked.serial)))
+            for shard, asked in request.asks
+            if isinstance(asked, AwaitEnd)
+        ]
+        if gone:
+            self._inbox.put(gone)
 
 
 def _asks(request: Request[Any], waiter: ThreadWaiter | LoopWaiter) -> list[tuple[int, Ask]]:

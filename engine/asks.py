@@ -9,7 +9,7 @@ from parkade.shard.commands import Command
 from parkade.shard.ticket import Ticket
 from parkade.waiters import Waiter, Wakeups
 
-__all__ = ["Ask", "AwaitEnd", "Inquiry", "Look", "PageOf", "Seen", "ShardPage"]
+__all__ = ["Ask", "AwaitEnd", "Inquiry", "Look", "PageOf", "Seen", "ShardPage", "StopWaiting"]
 
 
 class Inquiry(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +26,12 @@ class Look(Inquiry, frozen=True):
 
 class AwaitEnd(Inquiry, frozen=True):
     """Like `Look` with the body, answered when the ticket has ended (or is gone)."""
+
+    serial: int
+
+
+class StopWaiting(Inquiry, frozen=True):
+    """Somebody who asked `AwaitEnd` has gone: not answered, and what waits for nobody is let go."""
 
     serial: int
 
@@ -87,6 +93,11 @@ class Ask:
         self.size = size  # bytes that it may write, about
         self.door_bytes = door_bytes  # held against the door's bound until it is decided
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.waiter is not None and self.waiter.is_abandoned
+
     def answer(self, value: Any, wakeups: Wakeups) -> None:
         if self.waiter is not None:
             self.waiter.answer(self.slot, value, wakeups)
@@ -95,6 +106,6 @@ class Ask:
 
     def fail(self, error: BaseException, wakeups: Wakeups) -> None:
         if self.waiter is not None:
-            self.waiter.fail(error, wakeups)
+            self.waiter.fail(self.slot, error, wakeups)
         if self.then is not None:
             self.then(None, error)

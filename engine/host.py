@@ -51,6 +51,8 @@ class Host:
         self._conditions: list[tuple[Callable[[], bool], threading.Event]] = []
         self._thread: threading.Thread | None = None
         self._is_ended = False
+        self._is_over = True  # there is no core thread
+        self._over = threading.RLock()
         self.fatal: BaseException | None = None
         self.steps = 0
         self._leaving = 0
@@ -74,8 +76,11 @@ class Host:
         self.wake()
 
     def call(self, function: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-        """The value of `function`, called on the core thread; raises what it raises."""
-        if threading.current_thread() is self._thread or self._thread is None:
+        """The value of `function`, called on the core thread; raises what it raises.
+
+        Where that thread is no more, or not yet, it is called here.
+        """
+        if threading.current_thread() is self._thread:
             return function()
         done = threading.Event()
         got: list[Any] = []
@@ -88,6 +93,8 @@ class Host:
             done.set()
 
         self.post(run)
+        if self._is_over:
+            self.run_posted()
         if not done.wait(timeout_s):
             raise TimeoutError("the core thread does not answer")
         value, error = got[0]
@@ -104,6 +111,7 @@ class Host:
     # ------------------------------------------------------------------------- its own thread
 
     def start(self) -> None:
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="parkade-core", daemon=True)
         self._thread.start()
 
@@ -111,9 +119,17 @@ class Host:
         """Ends the thread after the pass under way."""
         self._is_ended = True
         self.wake()
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None:
             thread.join()
+
+    def run_posted(self) -> None:
+        """What was posted, on this thread: when the core thread is no more and nobody else is to
+        take it."""
+        with self._over:
+            while self._posted:
+                self._take_posted()
+            self.wakeups.send()
 
     def _run(self) -> None:
         try:
@@ -124,11 +140,22 @@ class Host:
                     self.clock.wait(self._event, wait_ms)
         except BaseException as error:
             self.fatal = error
-            self.report("the core thread ended", error)
-            for shard in self.shards:
+            self._give_up(error)
+        finally:
+            # In this order: whoever posts from now on looks at the flag after posting.
+            self._is_over = True
+            self.run_posted()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Whoever waits, and whoever still comes, hears of it."""
+        self.report("the core thread ended", error)
+        for shard in self.shards:
+            try:
                 shard.refuse(error)
-            self.inbox.close(self.failure(0, error))
-            self.wakeups.send()
+            except Exception as second:
+                self.report(f"closing shard {shard.number:02d}", second)
+        self.inbox.close(self.failure(0, error))
+        self.wakeups.send()
 
     def step(self) -> int:
         """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
@@ -138,7 +165,7 @@ class Host:
         self._take_outcomes()
         self._take_asks()
         for shard in self.shards:
-            shard.turn()
+            self._turn(shard)
         self.attempts.admit(self.now_ms)
         for shard in self.shards:
             shard.hand_frame()
@@ -149,6 +176,13 @@ class Host:
         self.wakeups.send()
         self._check_conditions()
         return self._wait_ms()
+
+    def _turn(self, shard: ShardHost) -> None:
+        """An error costs its shard the memory that may be wrong, and the others nothing."""
+        try:
+            shard.turn()
+        except Exception as error:
+            shard.poison(error)
 
     def _read_clocks(self) -> None:
         self.now_ms = self.clock.now_ms()

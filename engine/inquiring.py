@@ -12,7 +12,7 @@ import msgspec
 
 from parkade.asks import AwaitEnd, Inquiry, Look, PageOf, Seen, ShardPage
 from parkade.limits import FIND_SCAN_MAX
-from parkade.reading import Heads, History, StoreReader
+from parkade.reading import Body, DamagedTicket, Heads, History, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded, Need
 from parkade.shard.history import attempts_of
@@ -70,8 +70,14 @@ def _with_body(core: Shard, ticket: Ticket) -> "Seen | FromStore":
     seen = copy.copy(ticket)
     if isinstance(body, Unread):
         serial = ticket.serial
-        return FromStore(lambda reader: reader.body(serial), lambda _, got: Seen(seen, got.body))
+        return FromStore(lambda reader: reader.body(serial), lambda _, got: _seen(seen, got))
     return Seen(seen, body)
+
+
+def _seen(ticket: Ticket, got: Body) -> Seen:
+    if got.is_damaged:
+        raise DamagedTicket(ticket.serial)
+    return Seen(ticket, got.body)
 
 
 def _with_history(ticket: Ticket) -> FromStore:
@@ -113,19 +119,17 @@ def _page(reader: StoreReader, asked: PageOf) -> Heads:
 
 def _merged(core: Shard, asked: PageOf, got: Heads) -> ShardPage:
     """The store's page overridden by what memory has changed since."""
-    lowest = 0 if got.last is None else got.last
+    lowest, before = 0 if got.last is None else got.last, asked.before
     generations = [core.dirty.tickets]
     if core.flight is not None:
         generations.append(core.flight.tickets)
     changed: dict[int, Ticket | None] = {}
     for generation in reversed(generations):
-        changed |= generation
+        # All that is dirty is looked at, on the core thread: nothing more is done with most of it.
+        for serial in [serial for serial in generation if lowest <= serial < before]:
+            changed[serial] = generation[serial]
     kept = [ticket for ticket in got.tickets if ticket.serial not in changed]
-    mine = [
-        ticket
-        for ticket in changed.values()
-        if ticket is not None and ticket.serial >= lowest and _fits(asked, ticket)
-    ]
+    mine = [ticket for ticket in changed.values() if ticket is not None and _fits(asked, ticket)]
     newest = heapq.nlargest(asked.limit, kept + mine, key=lambda ticket: ticket.serial)
     is_cut = len(kept) + len(mine) > asked.limit
     last = newest[-1].serial if is_cut else got.last

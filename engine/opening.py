@@ -44,6 +44,13 @@ class OpenShard:
     store: Parked
     reader: StoreReader
 
+    def close(self, *, is_clean: bool = False) -> None:
+        """Gives the files back, also when the journal cannot be closed: that raises then."""
+        try:
+            self.journal.close(clean=is_clean)
+        finally:
+            self.store.close()
+
 
 def shard_directory(path: str, number: int) -> str:
     return f"{path}/shard-{number:03d}"

@@ -22,17 +22,27 @@ from parkade.store.parked import ParkedReader
 from parkade.store.rows import RowDamaged
 from parkade.store.snapshot import Snapshot
 
-__all__ = ["Body", "Heads", "History", "Read", "StoreReader", "SweepRead"]
+__all__ = ["Body", "DamagedTicket", "Heads", "History", "Read", "StoreReader", "SweepRead"]
 
 _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 _decode_attempt = msgspec.msgpack.Decoder(AttemptRow).decode
 
 
+class DamagedTicket(Exception):
+    """A row of one ticket fails its checksum: it is never started, and answered with this."""
+
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
+        super().__init__(f"the stored row of serial {serial} fails its checksum")
+
+
 class Read(msgspec.Struct):
-    """Tickets as they were read, and the serials of those whose rows are damaged."""
+    """Tickets as they were read, the serials of those whose rows are damaged, and the damage to
+    unique rows by name."""
 
     loaded: Loaded
     damaged: set[int] = msgspec.field(default_factory=set)
+    damaged_names: dict[bytes, RowDamaged] = msgspec.field(default_factory=dict)
 
     @property
     def snapshot_lsn(self) -> int:
@@ -82,7 +92,10 @@ class StoreReader:
         with self.store.snapshot() as snapshot:
             got = Read(Loaded(snapshot.lsn, {}, {}))
             for name in uniques:
-                got.loaded.uniques[name] = _unique(snapshot, name)
+                try:
+                    got.loaded.uniques[name] = _unique(snapshot, name)
+                except RowDamaged as damage:
+                    got.damaged_names[name] = damage
             for serial in serials:
                 self._load_one(snapshot, serial, has_bodies, got)
         return got

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from parkade import inquiring, limits
-from parkade.asks import Ask, AwaitEnd, Inquiry
+from parkade.asks import Ask, AwaitEnd, Inquiry, StopWaiting
 from parkade.checkpointing import Checkpointing
 from parkade.errors import EngineClosed
 from parkade.inquiring import FromStore, NotEnded
 from parkade.io import ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.read_ahead import ReadAhead
+from parkade.reading import DamagedTicket, Read
 from parkade.retention import Retention
 from parkade.shard.commands import Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
@@ -24,7 +25,7 @@ from parkade.store.errors import NoRoom
 from parkade.store.record import Record
 from parkade.waiters import Wakeups
 
-__all__ = ["HostPort", "ShardHost"]
+__all__ = ["DamagedTicket", "HostPort", "ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
 
@@ -104,8 +105,7 @@ class ShardHost:
     def put(self, ask: Ask) -> None:
         """Takes an ask to be decided in its turn; a refused shard answers with its reason."""
         if self.status in (REFUSED, CLOSED):
-            self.host.decided(ask)
-            ask.fail(self._refusal(), self.host.wakeups)
+            self._fail_one(ask, self._refusal())
         elif type(ask.asked) is Submit:
             self.submits.append(ask)
         else:
@@ -224,8 +224,7 @@ class ShardHost:
             verdict = self.core.decide(asked, host.now_ms, host.settled_ms, loaded)
         except Exception as error:
             host.report(f"deciding {type(asked).__name__}", error)
-            host.decided(ask)
-            ask.fail(error, host.wakeups)
+            self._fail_one(ask, error)
             return
         if verdict.need is not None:
             self.waiting.append((ask, verdict.need))
@@ -235,7 +234,7 @@ class ShardHost:
         if self.status == OPEN:
             self.hold(ask, verdict.answers)
         else:
-            ask.fail(host.failure(self.number, self.error or RuntimeError()), host.wakeups)
+            self._fail_one(ask, self._refusal())
 
     def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
         """Applies what was decided; an error here poisons the shard: its memory may be wrong."""
@@ -338,9 +337,12 @@ class ShardHost:
         if last is not None and self.host.mono_ms - last < limits.POISON_WINDOW_MS:
             self.refuse(error)
             return
-        held = [ask for _, ask, _ in self.outputs]
+        outputs = [ask for _, ask, _ in self.outputs]
         self.outputs.clear()
-        self.asks.extendleft(reversed(self._set_aside_asks()))
+        # What only asked is asked again; what was to change something may have done so.
+        again = [ask for ask in outputs if isinstance(ask.asked, Inquiry)]
+        held = [ask for ask in outputs if not isinstance(ask.asked, Inquiry)]
+        self.asks.extendleft(reversed(again + self._set_aside_asks()))
         self.host.shard_failed(self)
         self._fail(held, error)
         if not self.checkpointing.is_sent:
@@ -353,6 +355,9 @@ class ShardHost:
     def _recovered(self, opened: OpenShard | None, error: Exception | None) -> None:
         if opened is None:
             self.refuse(error or RuntimeError("recovery gave nothing"))
+            return
+        if self.status != RECOVERING:  # refused meanwhile: nobody will use what was opened
+            opened.close()
             return
         self.recoveries += 1
         self.install(opened)
@@ -371,8 +376,6 @@ class ShardHost:
             held = [ask for _, ask, _ in self.outputs]
             self.outputs.clear()
         self.host.shard_failed(self)
-        for ask in asks:
-            self.host.decided(ask)
         self._fail(asks + held, error)
 
     def refuse_rest(self) -> None:
@@ -384,7 +387,7 @@ class ShardHost:
         self.asks.clear()
         self.submits.clear()
         for ask in asks:
-            ask.fail(EngineClosed("engine.stop"), self.host.wakeups)
+            self._fail_one(ask, EngineClosed("engine.stop"))
 
     def _set_aside_asks(self) -> list[Ask]:
         """What waits for the store or for an end, taken out."""
@@ -396,7 +399,16 @@ class ShardHost:
     def _fail(self, asks: Iterable[Ask], error: BaseException) -> None:
         failure = self.host.failure(self.number, error)
         for ask in asks:
+            self._fail_one(ask, failure)
+
+    def _fail_one(self, ask: Ask, failure: BaseException) -> None:
+        """Undecided no more. Nobody else is kept from an answer by what this one's asker does."""
+        self.host.decided(ask)
+        try:
             ask.fail(failure, self.host.wakeups)
+        except Exception as error:
+            self.callbacks_failed += 1
+            self.host.report("handing out an error", error)
 
     def _refusal(self) -> Exception:
         return self.host.failure(self.number, self.error or RuntimeError("the shard is closed"))
@@ -412,8 +424,11 @@ class ShardHost:
                 return
             if error is not None:
                 self.refuse(error)
-            else:
+                return
+            try:
                 done(got)
+            except Exception as failure:
+                self.poison(failure)
 
         self.io.call(work, finished)
 
@@ -427,22 +442,27 @@ class ShardHost:
         reader = self.reader
         self.read(lambda: reader.load(serials, uniques), self._loaded)
 
-    def _loaded(self, got: Any) -> None:
+    def _loaded(self, got: Read) -> None:
         batch, self.loading = self.loading or [], None
         self.quarantined |= got.damaged
         if self.is_stale(got.snapshot_lsn):
             self.waiting = batch + self.waiting
             return
         for ask, need in batch:
-            if got.damaged and not got.damaged.isdisjoint(need.serials):
-                ask.fail(self.damaged(min(got.damaged)), self.host.wakeups)
+            damage = _damage_to(need, got)
+            if damage is not None:
+                self._fail_one(ask, self.host.failure(self.number, damage))
             elif self.status == OPEN:
                 self.decide(ask, got.loaded)
             else:
                 self.put(ask)
 
-    def damaged(self, serial: int) -> Exception:
-        return self.host.failure(self.number, DamagedTicket(serial))
+    def quarantine(self, serial: int) -> None:
+        """A row of it is damaged: it is never started, and keeps nobody of its key waiting."""
+        self.quarantined.add(serial)
+        ticket = self.core.hot.get(serial)
+        if ticket is not None:
+            self.placement.leave(ticket)
 
     def is_stale(self, snapshot_lsn: int) -> bool:
         """Whether a completion has been processed since what was read."""
@@ -460,11 +480,15 @@ class ShardHost:
     # ------------------------------------------------------------------------------ inquiries
 
     def _inquire(self, ask: Ask, asked: Inquiry, loaded: Loaded | None) -> None:
+        if isinstance(asked, StopWaiting):
+            self._stop_waiting(asked.serial)
+            return
         found = inquiring.answer(self.core, asked, loaded)
         if isinstance(found, Need):
             self.waiting.append((ask, found))
         elif isinstance(found, NotEnded):
-            self.awaiting.setdefault(found.serial, []).append(ask)
+            if not ask.is_abandoned:
+                self.awaiting.setdefault(found.serial, []).append(ask)
         elif isinstance(found, FromStore):
             self._ask_store(ask, found)
         else:
@@ -477,13 +501,27 @@ class ShardHost:
             if self.status != OPEN or core is not self.core:
                 self.put(ask)
             elif error is not None:
-                ask.fail(self.host.failure(self.number, error), self.host.wakeups)
+                self._fail_one(ask, self.host.failure(self.number, error))
             elif self.is_stale(got.snapshot_lsn):
                 self.asks.append(ask)
             else:
-                self.hold(ask, found.finish(core, got))
+                self._finish(ask, found, got)
 
         self.io.call(lambda: found.work(reader), done)
+
+    def _finish(self, ask: Ask, found: FromStore, got: Any) -> None:
+        try:
+            value = found.finish(self.core, got)
+        except Exception as error:
+            self._fail_one(ask, self.host.failure(self.number, error))
+            return
+        self.hold(ask, value)
+
+    def _stop_waiting(self, serial: int) -> None:
+        """Some of those who waited for this end have gone."""
+        left = [ask for ask in self.awaiting.pop(serial, ()) if not ask.is_abandoned]
+        if left:
+            self.awaiting[serial] = left
 
     def _answer_awaiting(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -493,9 +531,10 @@ class ShardHost:
                     self._inquire(ask, AwaitEnd(serial), None)
 
 
-class DamagedTicket(Exception):
-    """A row of one ticket fails its checksum: it is never started, and answered with this."""
-
-    def __init__(self, serial: int) -> None:
-        self.serial = serial
-        super().__init__(f"the stored row of serial {serial} fails its checksum")
+def _damage_to(need: Need, got: Read) -> Exception | None:
+    """What is wrong with the rows that an ask needs; None: they are there, or are not."""
+    for serial in need.serials:
+        if serial in got.damaged:
+            return DamagedTicket(serial)
+    damages = (got.damaged_names.get(name) for name in need.uniques)
+    return next((damage for damage in damages if damage is not None), None)

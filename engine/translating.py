@@ -35,10 +35,12 @@ def shard_error(
             healthy=healthy,
         )
     if isinstance(error, RowDamaged | DamagedTicket):
+        where = f"serial {error.serial}"
+        if isinstance(error, RowDamaged) and error.serial is None:
+            where = f"{error.path} table {error.table}"
         return StorageDamaged(
-            directory, shard=shard, where=f"serial {error.serial}", reason="checksum mismatch",
-            healthy=healthy,
-        )  # fmt: skip
+            directory, shard=shard, where=where, reason="checksum mismatch", healthy=healthy
+        )
     if isinstance(error, store.FormatTooNew):
         return _too_new(directory, error)
     if isinstance(error, store.NoRoom):

@@ -13,21 +13,25 @@ __all__ = ["LoopWaiter", "ThreadWaiter", "Waiter", "Wakeups"]
 
 
 class Waiter(Protocol):
-    """One asker: `parts` answers are to come, each a value put at `slot`, or one error for all."""
+    """One asker: `parts` answers are to come, a value or an error for each slot."""
+
+    is_abandoned: bool
 
     def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None: ...
-    def fail(self, error: BaseException, wakeups: "Wakeups") -> None: ...
+    def fail(self, slot: int, error: BaseException, wakeups: "Wakeups") -> None: ...
 
 
 class _Collected:
-    """The answers of one asker as they come in."""
+    """The answers of one asker as they come in: in `values`, where an error stands in the slot of
+    the part that it ended; `error` is the first of them. Once `is_abandoned` nobody looks."""
 
-    __slots__ = ("error", "parts_left", "values")
+    __slots__ = ("error", "is_abandoned", "parts_left", "values")
 
     def __init__(self, parts: int) -> None:
         self.values: list[Any] = [None] * parts
         self.parts_left = parts
         self.error: BaseException | None = None
+        self.is_abandoned = False
 
     def take(self, slot: int, value: Any) -> bool:
         """True when this was the last answer."""
@@ -35,10 +39,9 @@ class _Collected:
         self.parts_left -= 1
         return self.parts_left == 0
 
-    def take_error(self, slot_count: int, error: BaseException) -> bool:
+    def take_error(self, slot: int, error: BaseException) -> bool:
         self.error = self.error or error
-        self.parts_left -= slot_count
-        return self.parts_left == 0
+        return self.take(slot, error)
 
 
 class ThreadWaiter(_Collected):
@@ -55,8 +58,8 @@ class ThreadWaiter(_Collected):
         if self.take(slot, value):
             self._lock.release()
 
-    def fail(self, error: BaseException, wakeups: "Wakeups") -> None:
-        if self.take_error(1, error):
+    def fail(self, slot: int, error: BaseException, wakeups: "Wakeups") -> None:
+        if self.take_error(slot, error):
             self._lock.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -78,8 +81,8 @@ class LoopWaiter(_Collected):
         if self.take(slot, value):
             wakeups.add(self)
 
-    def fail(self, error: BaseException, wakeups: "Wakeups") -> None:
-        if self.take_error(1, error):
+    def fail(self, slot: int, error: BaseException, wakeups: "Wakeups") -> None:
+        if self.take_error(slot, error):
             wakeups.add(self)
 
     def wake(self) -> None:
