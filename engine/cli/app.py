@@ -1,0 +1,70 @@
+"""`parkade [--dir DIR] COMMAND`: the group, its errors and its exit codes.
+
+0 done              4 the directory is in use     7 refused
+1 the answer is no  5 storage damaged           130 interrupted
+2 usage             6 timed out
+3 not found
+"""
+
+from typing import Any
+
+import click
+
+from parkade.cli import exits
+from parkade.cli.demo import demo
+from parkade.cli.listing import ls
+from parkade.cli.showing import show
+from parkade.cli.status import status
+from parkade.cli.verify import verify
+from parkade.errors import ParkadeError
+from parkade.version import VERSION
+
+__all__ = ["cli", "main"]
+
+
+class Commands(click.Group):
+    """The commands; an error of parkade's goes to stderr, and decides the exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ParkadeError as error:
+            click.echo(f"parkade: {error}", err=True)
+            ctx.exit(exits.exit_code_of(error))
+        except KeyboardInterrupt:
+            click.echo("parkade: interrupted", err=True)
+            ctx.exit(exits.INTERRUPTED)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PARKADE"},
+)
+@click.option(
+    "--dir",
+    "-d",
+    "directory",
+    envvar="PARKADE_DIR",
+    default="./parkade-data",
+    show_default=True,
+    show_envvar=True,
+    metavar="DIR",
+    help="The data directory.",
+)
+@click.version_option(VERSION, prog_name="parkade")
+@click.pass_context
+def cli(ctx: click.Context, directory: str) -> None:
+    """Looks into a parkade directory, whether an engine runs on it or not.
+
+    A running engine is asked; without one the files are read. Nothing here changes them.
+    """
+    ctx.obj = directory
+
+
+for _command in (status, ls, show, verify, demo):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The `parkade` command."""
+    cli(prog_name="parkade")

@@ -1,0 +1,143 @@
+"""What the command line asks, answered with plain values: of an engine's desk or of a reader's.
+
+Times are ISO 8601 in UTC, spans ms, sizes bytes. What stands here is what `--json` prints.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+
+from parkade.asking import Request
+from parkade.asks import Look
+from parkade.desk import Desk
+from parkade.durations import datetime_of
+from parkade.errors import ConfigError, UnknownTicket
+from parkade.finding import find
+from parkade.payload import decode_untyped
+from parkade.shard.states import DONE
+from parkade.showing import attempt_infos
+from parkade.store.lock import Owner
+from parkade.store.manifest import Manifest
+from parkade.views import State, Stats
+
+__all__ = ["AsShown", "list_facts", "plain", "show_facts", "status_facts"]
+
+AsShown = Callable[[str, Any], Any]  # (task, its arguments) -> the arguments as they may be shown
+_STATES = ("ready", "scheduled", "running", "done", "dead", "cancelled", "expired")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, datetime):
+        at = value.astimezone(UTC)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return round(value / timedelta(milliseconds=1))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def status_facts(
+    *, path: str, manifest: Manifest, stats: Stats, owner: Owner | None, now_ms: int
+) -> dict[str, Any]:
+    """One screen. `owner` is None when the answer comes from the files."""
+    states = dict.fromkeys(_STATES, 0)
+    for counts in stats.by_task.values():
+        for state, count in counts.items():
+            states[state] += count
+    # By task all pending tickets count as scheduled.
+    states["ready"], states["scheduled"] = stats.ready, stats.scheduled
+    return {
+        "directory": path,
+        "format": manifest.format,
+        "shards": manifest.shards,
+        "created_by": manifest.created_by,
+        "created_at": plain(datetime_of(manifest.created_at_ms)),
+        "as_of": plain(datetime_of(now_ms)),
+        "owner": None if owner is None else _owner_facts(owner),
+        "states": states,
+        "oldest_ready_age_ms": plain(stats.oldest_ready_age),
+        "tasks": plain(stats.by_task),
+        "storage": [plain(shard) for shard in stats.shards],
+    }
+
+
+def list_facts(desk: Desk, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A page: `asked` has state, task, key, limit, cursor, each where it is wanted.
+
+    Raises `ConfigError` for what cannot be asked, and what the desk raises.
+    """
+    call = "ls"
+    for name in ("state", "task", "key", "cursor"):
+        if not isinstance(asked.get(name), str | None):
+            raise ConfigError.option(call, name, asked[name], "use text")
+    page = desk.ask(
+        find(
+            desk,
+            call=call,
+            state=cast("State | None", asked.get("state")),
+            task=asked.get("task"),
+            key=asked.get("key"),
+            limit=asked.get("limit", 50),
+            cursor=asked.get("cursor"),
+        )
+    )
+    return cast("dict[str, Any]", plain(page))
+
+
+def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> dict[str, Any]:
+    """Everything about one ticket. Raises `UnknownTicket`, and what the desk raises.
+
+    `content` is the payload of a ticket, or the result of one that is done; None with
+    `content_bytes` None: it is not kept.
+    """
+    known = desk.parse(ticket_id)
+    shard = known.part % desk.runtime.shard_count
+    looks = [
+        (shard, Look(known.serial, wants_body=True)),
+        (shard, Look(known.serial, wants_history=True)),
+    ]
+
+    def finish(answers: list[Any]) -> dict[str, Any]:
+        seen, with_history = answers
+        if seen is None or with_history is None:
+            raise UnknownTicket(ticket_id)
+        ticket, body = seen.ticket, seen.body
+        content = None if body is None else _content(body)
+        if as_shown is not None and ticket.state != DONE:
+            content = as_shown(ticket.task, content)
+        return {
+            "ticket": plain(desk.shown(ticket)),
+            "content_is": "result" if ticket.state == DONE else "payload",
+            "content": content,
+            "content_bytes": None if body is None else len(body),
+            "attempts": [plain(info) for info in attempt_infos(with_history.rows or [])],
+        }
+
+    return desk.ask(Request("show", "show", looks, finish))
+
+
+def _owner_facts(owner: Owner) -> dict[str, Any]:
+    return {
+        "pid": owner.pid,
+        "host": owner.host,
+        "title": owner.title,
+        "started_at": plain(datetime_of(owner.started_at_ms)),
+    }
+
+
+def _content(body: bytes) -> Any:
+    """Bytes become base64, and what JSON has no word for its repr."""
+    try:
+        return msgspec.to_builtins(decode_untyped(body), str_keys=True, enc_hook=repr)
+    except Exception as error:
+        return f"<{len(body)} bytes that cannot be read: {error}>"
