@@ -242,7 +242,7 @@ class Applying:
         if ticket is not None:
             self._end_attempt(ticket, record.at_ms, "done", None)
             ticket.is_ambiguous = ticket.is_suspect = False
-            ticket.error = ticket.why = None
+            ticket.error = ticket.why = ticket.cancel_reason = None
             self._end(ticket, record.at_ms)
             self.memory.set_body(ticket.serial, record.result)
             self._bear(record.born)

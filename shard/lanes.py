@@ -3,8 +3,8 @@
 A lane is a queue in order of rank, (first due, serial). All of it up to its `edge` is in memory: in
 its window, or asked of the store and about to come in. What ranks past the edge is *outside*: hot
 and waiting for a checkpoint to give it a row in `lanes`, parked and on its way from the agenda to
-such a row, or a row already. A lane whose edge is `RANK_MAX` has nothing outside. So every ticket of
-a lane is in memory or past the edge, and a refill, which moves the edge, leaves none behind.
+such a row, or a row already. A lane whose edge is `RANK_MAX` has nothing outside. So every ticket
+of a lane is in memory or past the edge, and a refill, which moves the edge, leaves none behind.
 
 Ranks and positions are one integer, time << 64 | serial: they compare faster than tuples.
 """
@@ -19,7 +19,7 @@ import msgspec
 from parkade.shard.bounds import Bounds
 from parkade.shard.generation import LaneMove
 from parkade.shard.memory import Memory
-from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.ticket import Ticket
 
 __all__ = [
     "ASIDE",
@@ -333,10 +333,11 @@ class Lanes:
         flight = memory.flight
         if memory.is_clean(serial) and (flight is None or serial not in flight.moves):
             # No generation would take its entry from the agenda to the lane's rows.
-            self._move_hot(serial, memory.stored_at[serial])
+            self._move_hot(serial)
         self.note_hunger(lane)
 
-    def _move_hot(self, serial: int, at: StoredAt) -> None:
+    def _move_hot(self, serial: int) -> None:
+        at = self.memory.stored_at[serial]
         move = LaneMove(at.due_ms, at.first_due_ms, at.lane_number)
         self.memory.dirty.moves[serial] = move
 
@@ -402,24 +403,26 @@ class Lanes:
 
     # ------------------------------------------------------------------ completions
 
-    def keeps(self, ticket: Ticket, seat: int, at: StoredAt) -> bool:
+    def keeps(self, ticket: Ticket, seat: int, in_rows: bool) -> bool:
         """Whether a clean ticket with a seat in a lane stays in memory."""
         if seat != SPILLED:
             return True
         serial = ticket.serial
         if serial in self.memory.dirty.moves:
             return True
-        if at.in_lane:
+        if in_rows:
             del self.seats[serial]
             del self.lane(ticket.lane).ranks[serial]
             return False
-        self._move_hot(serial, at)
+        self._move_hot(serial)
         return True
 
     def move_completed(self, serial: int, move: LaneMove) -> Ticket | None:
         """The store has the row of this move now. The ticket, when it may leave memory with it."""
         memory = self.memory
         ticket = memory.hot.get(serial)
+        if serial in memory.stored_at:
+            memory.stored_at[serial] = memory.stored_at[serial]._replace(in_lane=True)
         if ticket is None:
             self.lane_by_number(move.lane_number).ranks.pop(serial, None)
         elif serial not in memory.dirty.tickets and self.seats.get(serial) == SPILLED:

@@ -197,7 +197,10 @@ class Memory:
         ticket = parked.ticket
         serial = ticket.serial
         self.hot[serial] = ticket
-        self.stored_at[serial] = parked.stored_at
+        # A pending one may be a row of its lane, whatever the reader knew: the next checkpoint that
+        # writes it takes its old entry away, wherever that is.
+        at = parked.stored_at
+        self.stored_at[serial] = at._replace(in_lane=True) if ticket.state == PENDING else at
         self.lingering.add(serial)
         name = unique_name_of(ticket)
         if name is not None:
@@ -267,34 +270,42 @@ class Memory:
         self,
         lsn: int,
         placed: Mapping[int, StoredAt | None],
-        keeps: Callable[[Ticket, StoredAt], bool],
+        keeps: Callable[[Ticket, bool], bool],
     ) -> Generation:
         """The commit is done: what is in neither generation is clean, and leaves memory unless
-        `keeps` says that it is needed. The generation that was in flight."""
+        `keeps` says that it is needed, told whether the store is known to have it in its lane's
+        rows. The generation that was in flight."""
         flight = self.flight
         assert flight is not None, "no checkpoint is under way"
         self.flight = None
         self.completed_lsn = lsn
-        hot, dirty, stored_at, evict = self.hot, self.dirty.tickets, self.stored_at, self.evict
+        hot, dirty, stored_at, payloads = (
+            self.hot,
+            self.dirty.tickets,
+            self.stored_at,
+            self.payloads,
+        )
         for serial, ticket in flight.tickets.items():
             if ticket is None:
                 stored_at.pop(serial, None)
                 continue
             at = placed[serial]
             assert at is not None, serial
+            stored_at[serial] = at
             if serial in dirty:
-                stored_at[serial] = at
-            elif keeps(ticket, at):
-                stored_at[serial] = at
+                continue
+            if keeps(ticket, at.in_lane):
                 payload = flight.bodies.get(serial)
                 if payload is not None and ticket.state == PENDING:
                     self.keep_payload(serial, payload)
+            elif ticket.unique is not None or serial in payloads:
+                self.evict(ticket)
             else:
-                evict(ticket)
+                del hot[serial], stored_at[serial]
         for serial in self.lingering:
             clean = None if serial in dirty else hot.get(serial)
-            if clean is not None and not keeps(clean, stored_at[serial]):
-                evict(clean)
+            if clean is not None and not keeps(clean, False):
+                self.evict(clean)
         self.lingering.clear()
         self._forget_rows(flight.uniques)
         return flight

@@ -34,6 +34,7 @@ from parkade.shard.memory import UNREAD, Memory
 from parkade.shard.refill import (
     RefillAsk,
     Refilled,
+    may_refill,
     next_refill_ms,
     room_of,
     take_rows,
@@ -41,7 +42,7 @@ from parkade.shard.refill import (
 )
 from parkade.shard.retry import expiry_of
 from parkade.shard.states import PENDING, RUNNING
-from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.ticket import Ticket
 from parkade.wheel import Wheel
 
 __all__ = ["NOWHERE", "Placement", "SweepAsk", "Swept", "SweptEntry"]
@@ -92,6 +93,7 @@ class Placement:
         self.expiries = Expiries()
         self.stale = 0  # timers in the wheel whose ticket has moved on, about
         self.load_queue: deque[int] = deque()
+        self.loads_out = 0  # reads of due tickets under way
         self.sweep_from: int | None = None
         self.is_stalled = False
         self.clock_lag_ms = 0
@@ -196,8 +198,10 @@ class Placement:
         return True
 
     def next_wake(self) -> int | None:
-        """When `advance`, `want_sweep` or `want_refills` will have something to do, in ms, if no
-        command comes; None: never. What is past is to be done now."""
+        """When `advance` or one of the `want_` questions will have something to do, in ms, if no
+        command and no read comes in; None: never. What is past is to be done now."""
+        if self.load_queue and not self.loads_out:
+            return 0
         wakes = [self.wheel.next_wake(), self._overlay_wake(), next_refill_ms(self.lanes)]
         expiry_ms = self.expiries.next_ms()
         if expiry_ms is not None:
@@ -291,7 +295,7 @@ class Placement:
         Asked once: the next comes after `swept` or `sweep_lost`.
         """
         horizon_ms = self.bounds.horizon_ms
-        if self.horizon >> SERIAL_BITS >= now_ms + horizon_ms // 2 or not self._can_sweep():
+        if self.horizon >> SERIAL_BITS > now_ms + horizon_ms // 2 or not self._can_sweep():
             return None
         if self.stale > self.bounds.wheel_max // 4:
             self.trim()
@@ -364,11 +368,13 @@ class Placement:
             serial = queue.popleft()
             if serial in loading:
                 asked.append(serial)
+        self.loads_out += bool(asked)
         return asked
 
     def loads_lost(self, asked: Sequence[int]) -> None:
         """The read failed: they are wanted again."""
         self._load_drops = 0
+        self.loads_out -= 1
         self.load_queue.extend(asked)
 
     def loaded(self, asked: Sequence[int], loaded: Loaded, now_ms: int) -> bool:
@@ -377,6 +383,7 @@ class Placement:
         One that could not be read is None in `loaded` and stays out.
         """
         memory, lanes = self.memory, self.lanes
+        self.loads_out -= 1
         if not memory.is_fresh(loaded.snapshot_lsn):
             self._load_drops += 1
             self.load_queue.extend(asked)
@@ -410,6 +417,8 @@ class Placement:
         for lane in wanting(lanes, now_ms):
             if len(asks) >= limit:
                 break
+            if not may_refill(lanes, lane):
+                continue  # the others took the room that was left
             if lane.number is None or not lanes.rows.get(lane.number):
                 self._refill(lane, None, now_ms)
                 continue
@@ -475,7 +484,7 @@ class Placement:
 
     # ------------------------------------------------------------------ completions
 
-    def keeps(self, ticket: Ticket, at: StoredAt) -> bool:
+    def keeps(self, ticket: Ticket, in_rows: bool) -> bool:
         """Whether a clean ticket stays in memory: it runs, or its time is near, or it is in its
         lane's window."""
         if ticket.state == RUNNING:
@@ -484,7 +493,7 @@ class Placement:
             return False
         seat = self.lanes.seats.get(ticket.serial)
         if seat is not None:
-            return self.lanes.keeps(ticket, seat, at) or self._disarm_far(ticket)
+            return self.lanes.keeps(ticket, seat, in_rows) or self._disarm_far(ticket)
         return ticket.due_ms << SERIAL_BITS | ticket.serial <= self.horizon
 
     def _disarm_far(self, ticket: Ticket) -> bool:
@@ -505,8 +514,9 @@ class Placement:
         worth the walk."""
         self.is_stalled = False
         if len(self.overlay) > 2 * len(self.memory.hot) + 1024:
-            live = {position for position in self.overlay if self._is_in_overlay(position)}
-            self.overlay = list(live)
+            hot = self.memory.hot
+            hot_ones = [position for position in self.overlay if position & SERIAL_MASK in hot]
+            self.overlay = list({pos for pos in hot_ones if self._is_in_overlay(pos)})
             heapify(self.overlay)
 
     # ------------------------------------------------------------------ for people
