@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from msgspec import UNSET
 
@@ -27,7 +27,7 @@ from parkade.dead import DeadLetters
 from parkade.desk import Desk
 from parkade.directory import own_directory
 from parkade.durations import Duration, parse_duration_ms
-from parkade.errors import ConfigError, EngineClosed, ForkedEngine, ParkadeError, PartialSubmit
+from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
@@ -168,12 +168,16 @@ class Engine(Tasks):
             except BaseException:
                 directory.release()
                 raise
-            runtime.executor.attach_loop(loop)
-            runtime.start()
-            desk = Desk(runtime)
-            self._submitting = Submitting(desk)
+            try:
+                runtime.executor.attach_loop(loop)
+                runtime.start()
+                desk = Desk(runtime)
+                self._submitting = Submitting(desk)
+                desk.serve(control_handlers(self))
+            except BaseException:
+                runtime.abandon()
+                raise
             self._desk = desk
-            desk.serve(control_handlers(self))
             _open_engines.add(self)
             return self
 
@@ -248,7 +252,7 @@ class Engine(Tasks):
         except PartialSubmit:
             raise
         except Exception as error:
-            raise _partial(accepted, error) from error
+            _raise_partial(accepted, error)
         return accepted
 
     async def asubmit_many(
@@ -263,7 +267,7 @@ class Engine(Tasks):
         except PartialSubmit:
             raise
         except Exception as error:
-            raise _partial(accepted, error) from error
+            _raise_partial(accepted, error)
         return accepted
 
     def _call(self, what: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
@@ -369,11 +373,13 @@ def _accepted(outcomes: list[Any], before: list[Ticket[Any]]) -> list[Ticket[Any
     """A chunk's tickets; `PartialSubmit` when one of them has none."""
     tickets = [outcome for outcome in outcomes if isinstance(outcome, Ticket)]
     if len(tickets) < len(outcomes):
-        error = next(outcome for outcome in outcomes if isinstance(outcome, ParkadeError))
-        raise _partial(before + tickets, error) from error
+        error = next(outcome for outcome in outcomes if isinstance(outcome, Exception))
+        _raise_partial(before + tickets, error)
     return tickets
 
 
-def _partial(accepted: list[Ticket[Any]], error: Exception) -> Exception:
+def _raise_partial(accepted: list[Ticket[Any]], error: Exception) -> NoReturn:
     """Nothing accepted: the error itself says it better."""
-    return PartialSubmit(accepted, total=None, cause=error) if accepted else error
+    if not accepted:
+        raise error
+    raise PartialSubmit(accepted, total=None, cause=error) from error

@@ -162,7 +162,7 @@ class Host:
         self.steps += 1
         self._read_clocks()
         self._take_posted()
-        self._take_outcomes()
+        self.take_outcomes()
         self._take_asks()
         for shard in self.shards:
             self._turn(shard)
@@ -198,7 +198,8 @@ class Host:
             except Exception as error:
                 self.report("a call of the core thread", error)
 
-    def _take_outcomes(self) -> None:
+    def take_outcomes(self) -> None:
+        """Settles what the executors have delivered."""
         if self._outcomes:
             outcomes = [
                 outcome for _ in range(len(self._outcomes)) for outcome in self._outcomes.popleft()

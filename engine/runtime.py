@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from parkade.admission import Admission
@@ -31,7 +31,7 @@ from parkade.store.errors import StoreError
 from parkade.store.journal import Sizing
 from parkade.store.record import Leased
 from parkade.tasks import Tasks
-from parkade.translating import shard_error
+from parkade.translating import opening_error, shard_error
 from parkade.views import StopReport
 
 __all__ = ["Runtime", "RuntimeOptions"]
@@ -39,6 +39,7 @@ __all__ = ["Runtime", "RuntimeOptions"]
 _log = logging.getLogger("parkade.engine")
 _storage_log = logging.getLogger("parkade.storage")
 
+HOUSE_SEGMENTS_MAX = 4
 CHECKPOINT_AT_STOP_MS = 30_000  # a stop that cannot write its checkpoint by then leaves the journal
 
 
@@ -91,6 +92,7 @@ class Runtime:
         self._random = random.Random(int.from_bytes(options.entropy(8), "big"))
         self.opened_ms = clock.now_ms()
         self.lost_at_open = 0
+        self._is_closed = False
 
     @classmethod
     def open(
@@ -100,6 +102,7 @@ class Runtime:
         must open. Raises what `translating` makes of store errors."""
         runtime = cls(directory, options, tasks, clock)
         runtime._open_house()
+        opened: list[Future[OpenShard]] = []
         try:
             opened = runtime._open_shards()
             directory.finish()
@@ -107,8 +110,11 @@ class Runtime:
                 directory.path, directory.manifest.salt, options.durability, is_new=False
             )
             runtime._wire(opened)
-        except BaseException:
-            runtime.house.close(is_clean=False)
+        except BaseException as error:
+            _discard_all(opened)
+            runtime._close_house(is_clean=False)
+            if isinstance(error, StoreError):
+                raise opening_error(directory.path, error, clock.now_ms()) from error
             raise
         return runtime
 
@@ -128,8 +134,13 @@ class Runtime:
         self.serials = Serials(first, first, self._ask_lease)
         try:
             self._lease()
+            if self.house.journal.segments > HOUSE_SEGMENTS_MAX:
+                # Each open began one. A process that is killed again and again never closes it.
+                self.house.checkpoint(
+                    now_ms=self.clock.now_ms(), settled_ms=self.house.store.settled_ms
+                )
         except StoreError as error:
-            self.house.close(is_clean=False)
+            self._close_house(is_clean=False)
             raise shard_error(self.directory.path, None, error) from error
 
     def _lease(self) -> None:
@@ -143,19 +154,18 @@ class Runtime:
 
     def _leased(self, _: None, error: Exception | None) -> None:
         if error is not None:
+            self.serials.lease_failed()
             self.report("leasing serials in the house", error)
 
     def _open_shards(self) -> "list[Future[OpenShard]]":
         with ThreadPoolExecutor(min(self.shard_count, 8), "parkade-open") as pool:
             opening = [pool.submit(self._open_shard, n) for n in range(self.shard_count)]
-        for future in opening:
+        for number, future in enumerate(opening):
             error = future.exception()
             if error is not None and (self.identity.is_new or not isinstance(error, StoreError)):
-                for other in opening:
-                    if other.exception() is None:
-                        _close_opened(other.result(), is_clean=False)
+                _discard_all(opening)
                 if isinstance(error, StoreError):
-                    raise shard_error(self.directory.path, None, error) from error
+                    raise shard_error(self.directory.path, number, error) from error
                 raise error
         return opening
 
@@ -223,7 +233,7 @@ class Runtime:
 
     def reopen(self, shard: ShardHost) -> OpenShard:
         """On the shard's I/O thread: lets its files go, and recovers it from them."""
-        _close_journal_and_store(shard)
+        _discard(shard.opened)
         return self._open_shard(shard.number)
 
     def report(self, what: str, error: BaseException | None) -> None:
@@ -264,38 +274,71 @@ class Runtime:
     # ------------------------------------------------------------------------------- stopping
 
     def stop(self, *, drain_ms: int, cancel_ms: int) -> StopReport:
-        """Drains, asks the rest to cancel, gives back what still runs, checkpoints, closes."""
+        """Drains, asks the rest to cancel, gives back what still runs, checkpoints, closes.
+
+        Whatever interrupts it, the directory is let go.
+        """
+        try:
+            if self.host.fatal is None:
+                return self._stop(drain_ms, cancel_ms)
+        except BaseException:
+            self.abandon()
+            raise
+        unfinished = self.executor.running()
+        self.abandon()
+        return StopReport(
+            clean=False, finished=0, cancelled=0, given_back=0, zombies=_count_begun(unfinished)
+        )
+
+    def abandon(self) -> None:
+        """Closes at once and without a checkpoint: what runs is lost, the journal has the rest."""
+        self.executor.close()
+        self._end_threads()
+        self._close_files(is_clean=False)
+
+    def _stop(self, drain_ms: int, cancel_ms: int) -> StopReport:
         host, attempts = self.host, self.attempts
-        before = host.call(lambda: attempts.finished)
+        before: int = host.call(lambda: attempts.finished)
         host.call(attempts.stop_admitting)
         idle = host.when(lambda: attempts.running == 0)
         is_drained = self._wait(idle, drain_ms)
-        cancelled = 0
+        drained: int = host.call(lambda: attempts.finished)
+        given_back = zombies = 0
         if not is_drained:
-            asked = self.executor.running()
-            for serial, fence, _ in asked:
+            for serial, fence, _ in self.executor.running():
                 self.executor.cancel(serial, fence, "the engine stops")
-            cancelled = len(asked)
-            is_drained = self._wait(idle, cancel_ms)
-        unfinished = [] if is_drained else self.executor.running()
-        zombies = sum(has_begun for _, _, has_begun in unfinished)
+            if not self._wait(idle, cancel_ms):
+                given_back, zombies = self._give_back()
+        ended: int = host.call(lambda: attempts.finished)
         self.executor.close()
-        given_back = host.call(lambda: attempts.give_back(unfinished)) if unfinished else 0
-        finished = host.call(lambda: attempts.finished) - before
-        is_clean = self._close(checkpoint_ms=max(CHECKPOINT_AT_STOP_MS, cancel_ms))
+        is_clean = self._checkpoint(max(CHECKPOINT_AT_STOP_MS, cancel_ms))
+        self._end_threads()
+        is_clean = self._close_files(is_clean=is_clean)
         return StopReport(
-            clean=is_clean and not unfinished,
-            finished=finished,
-            cancelled=max(0, cancelled - given_back),
+            clean=is_clean and not given_back,
+            finished=drained - before,
+            cancelled=ended - drained,
             given_back=given_back,
             zombies=zombies,
         )
 
+    def _give_back(self) -> tuple[int, int]:
+        """What still runs; how many were given back, and how many of them go on running."""
+        unfinished = self.executor.running()
+        self.executor.close()
+
+        def give_back() -> int:
+            # An outcome that has come is worth more than that its attempt was unfinished.
+            self.host.take_outcomes()
+            return self.attempts.give_back(unfinished)
+
+        return self.host.call(give_back), _count_begun(unfinished)
+
     def _wait(self, event: threading.Event, timeout_ms: int) -> bool:
         return event.is_set() or self.clock.wait(event, timeout_ms) or event.is_set()
 
-    def _close(self, *, checkpoint_ms: int) -> bool:
-        """Makes the stores equal to the states, and closes every file."""
+    def _checkpoint(self, timeout_ms: int) -> bool:
+        """Makes the stores equal to the states; whether all of them are."""
         host = self.host
 
         def want_checkpoints() -> None:
@@ -303,43 +346,61 @@ class Runtime:
                 shard.checkpointing.is_wanted = True
 
         host.post(want_checkpoints)
-        is_clean = self._wait(
-            host.when(lambda: all(shard.is_quiet for shard in host.shards)), checkpoint_ms
-        )
-        is_clean = is_clean and all(shard.is_open for shard in host.shards)
+        quiet = host.when(lambda: all(shard.is_quiet for shard in host.shards))
+        return self._wait(quiet, timeout_ms) and all(shard.is_open for shard in host.shards)
+
+    def _end_threads(self) -> None:
+        """Ends all threads after what they have in hand; whoever still waits gets an answer."""
+        host = self.host
         host.end()
+        for worker in (*self.ios, self.writer, self._house_io):
+            worker.close()
+        host.run_posted()
         host.inbox.close(EngineClosed("engine.stop"))
         for shard in host.shards:
             shard.refuse_rest()
         host.wakeups.send()
-        for worker in (*self.ios, self.writer, self._house_io):
-            worker.close()
-        return self._close_files(is_clean)
 
-    def _close_files(self, is_clean: bool) -> bool:
-        for shard in self.shards:
-            if shard.is_open:
-                is_clean = _close_journal_and_store(shard, is_clean=True) and is_clean
+    def _close_files(self, *, is_clean: bool) -> bool:
+        """A shard that was refused has its files open as well. Twice is once."""
+        if self._is_closed:
+            return is_clean
+        self._is_closed = True
         try:
-            self.house.checkpoint(now_ms=self.clock.now_ms(), settled_ms=self.settled_clock.now)
-            self.house.close(is_clean=True)
+            for shard in self.shards:
+                try:
+                    is_clean = shard.close() and is_clean
+                except StoreError as error:
+                    self.report(f"closing shard {shard.number:02d}", error)
+                    is_clean = False
+            return self._close_house(is_clean=is_clean) and is_clean
+        finally:
+            self.directory.release()
+
+    def _close_house(self, *, is_clean: bool) -> bool:
+        try:
+            if is_clean:
+                self.house.checkpoint(now_ms=self.clock.now_ms(), settled_ms=self.settled_clock.now)
+            self.house.close(is_clean=is_clean)
         except StoreError as error:
             self.report("closing the house", error)
-            is_clean = False
-        self.directory.release()
-        return is_clean
+            return False
+        return True
 
 
-def _close_opened(opened: OpenShard, *, is_clean: bool) -> bool:
+def _count_begun(runs: Iterable[tuple[int, int, bool]]) -> int:
+    return sum(has_begun for _, _, has_begun in runs)
+
+
+def _discard(opened: OpenShard) -> None:
+    """Closes what is not served, or is served no more."""
     try:
-        opened.journal.close(clean=is_clean)
+        opened.close()
     except StoreError as error:
         _storage_log.error("closing a journal: %s", error)
-        is_clean = False
-    opened.store.close()
-    return is_clean
 
 
-def _close_journal_and_store(shard: ShardHost, *, is_clean: bool = False) -> bool:
-    opened = OpenShard(shard.core, shard.journal, shard.store, shard.reader)
-    return _close_opened(opened, is_clean=is_clean)
+def _discard_all(opening: "Iterable[Future[OpenShard]]") -> None:
+    for future in opening:
+        if future.exception() is None:
+            _discard(future.result())

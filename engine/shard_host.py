@@ -89,6 +89,21 @@ class ShardHost:
         self.status, self.error = OPEN, None
 
     @property
+    def opened(self) -> OpenShard:
+        """The files and the memory that are served now, or were last."""
+        return OpenShard(self.core, self.journal, self.store, self.reader)
+
+    def close(self) -> bool:
+        """At the end: closes its files; whether it was served until now. Raises `StoreError`, with
+        the files closed all the same."""
+        was_open = self.is_open
+        if was_open:
+            self.status = CLOSED
+        if hasattr(self, "core"):
+            self.opened.close(is_clean=was_open)
+        return was_open
+
+    @property
     def placement(self) -> Placement:
         return self.core.placement
 
