@@ -108,6 +108,7 @@ class Checkpointing:
             or core.dirty.size_bytes >= limits.CHECKPOINT_DIRTY_BYTES
             or len(core.dirty.tickets) >= limits.CHECKPOINT_TICKETS_MAX
             or shard.journal.live_bytes >= limits.CHECKPOINT_JOURNAL_BYTES
+            or shard.journal.segments > limits.CHECKPOINT_SEGMENTS_MAX
             or mono_ms - self._first_dirty_ms >= limits.CHECKPOINT_AGE_MS
         )
 
@@ -133,7 +134,11 @@ class Checkpointing:
         self._last_ms = shard.host.mono_ms
         self._has_refine_due, self._has_upkeep = commit.has_refine_due, commit.has_upkeep
         shard.checkpoints += 1
-        shard.core.complete(current.lsn, current.placed, shard.store.lane_rows)
+        try:
+            shard.core.complete(current.lsn, current.placed, shard.store.lane_rows)
+        except Exception as error:
+            shard.poison(error)
+            return
         journal, lsn = shard.journal, current.lsn
         shard.io.call(lambda: journal.drop_through(lsn), shard.failed_if)
 

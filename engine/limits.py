@@ -6,6 +6,7 @@ __all__ = [
     "CHECKPOINT_DIRTY_BYTES",
     "CHECKPOINT_JOURNAL_BYTES",
     "CHECKPOINT_RETRY_MS",
+    "CHECKPOINT_SEGMENTS_MAX",
     "CHECKPOINT_TICKETS_MAX",
     "COMMANDS_PER_TURN_MAX",
     "COMMAND_BYTES_MAX",
@@ -49,6 +50,7 @@ DIRTY_BYTES_MAX = 48_000_000  # dirty and flight; at it submits wait for the che
 CHECKPOINT_DIRTY_BYTES = 16_000_000
 CHECKPOINT_TICKETS_MAX = 25_000  # keeps building and completing one within some 50 ms
 CHECKPOINT_JOURNAL_BYTES = 64_000_000
+CHECKPOINT_SEGMENTS_MAX = 16  # every open begins one: being killed again and again fills no disk
 CHECKPOINT_AGE_MS = 5_000
 CHECKPOINT_RETRY_MS = 1_000
 ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clock

@@ -1,7 +1,8 @@
 """Serials: one rising sequence for the engine, never reused, leased in blocks from the house.
 
-A serial is `max(now_ms << 20, last + 1)`, and past the lease `last + 1`, so that no submit waits
-for a lease; an open starts at the lease of the open before it (docs/architecture.md, Identity).
+A serial is `max(now_ms << 20, last + 1)`, and near the end of the lease `last + 1`, so that no
+submit waits for a lease and none goes past it: the last quarter of one is more than can be given
+out by ones. An open starts at the lease of the open before it (docs/architecture.md, Identity).
 """
 
 import threading
@@ -12,6 +13,8 @@ from parkade.limits import SERIAL_LEASE
 __all__ = ["Serials"]
 
 SERIAL_MAX = (1 << 64) - 1
+RESERVE = SERIAL_LEASE // 4
+RETRY = 1 << 36  # about a minute of clock
 TIME_MS_MAX = 1 << 43  # the year 2248: a clock beyond it must not use the sequence up
 
 
@@ -30,17 +33,19 @@ class Serials:
         self._ask_lease = ask_lease
         self._lock = threading.Lock()
         self._is_asked = False
+        self._asked_at = first
 
     def take(self, count: int, now_ms: int) -> int:
         """The first of `count` serials in a row."""
         with self._lock:
             first = max(_timed(now_ms), self._last + 1)
-            if first + count > self._lease_until:
+            if first + count > self._lease_until - RESERVE:
                 first = self._last + 1
             self._last = first + count - 1
             ask = not self._is_asked and (self._last >= self._half or _timed(now_ms) >= self._half)
             if ask:
                 self._is_asked = True
+                self._asked_at = max(self._last, _timed(now_ms))
         if ask:
             self._ask_lease()
         return first
@@ -55,4 +60,10 @@ class Serials:
         with self._lock:
             self._lease_until = max(self._lease_until, until)
             self._half = self._lease_until - SERIAL_LEASE // 2
+            self._is_asked = False
+
+    def lease_failed(self) -> None:
+        """It could not be had now. It is asked for again in a minute or so."""
+        with self._lock:
+            self._half = self._asked_at + RETRY
             self._is_asked = False
