@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from parkade.asking import Request
 from parkade.durations import Duration, after_ms, parse_duration_ms
-from parkade.errors import ConfigError, DeadReason
+from parkade.errors import ConfigError, DeadReason, UnknownTicket
 from parkade.finding import find
 from parkade.shard.commands import Answer, Drop, Revive
 from parkade.views import BulkResult, Page, TicketInfo
@@ -138,7 +138,11 @@ class _Bulk:
             return
         by_shard: dict[int, list[int]] = defaultdict(list)
         for ticket_id in ids:
-            known = self._desk.parse(ticket_id)
+            try:
+                known = self._desk.parse(ticket_id)
+            except UnknownTicket:
+                self.skipped["unknown"] += 1
+                continue
             by_shard[known.part % self._desk.runtime.shard_count].append(known.serial)
         asks = [(shard, command(serials)) for shard, serials in by_shard.items()]
         request: Request[list[Any]] = Request(self.call, self.call, asks, lambda got: got)
@@ -150,7 +154,11 @@ class _Bulk:
                     self.skipped[answer.code] += 1
 
     def _plan(self, ticket_id: str, why_not: Any) -> None:
-        info = self._desk.ask(self._desk.info(ticket_id, self.call))
+        try:
+            info = self._desk.ask(self._desk.info(ticket_id, self.call))
+        except UnknownTicket:
+            self.skipped["unknown"] += 1
+            return
         reason = "not_dead" if info.state != "dead" else why_not(info)
         if reason is None:
             self.changed += 1

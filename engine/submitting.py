@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from parkade.asking import Request
 from parkade.calls import Prepared
-from parkade.errors import DuplicateTicket, ParkadeError, StorageFull
+from parkade.errors import DuplicateTicket, StorageFull
 from parkade.limits import COMMAND_BYTES_MAX
 from parkade.shard.commands import Answer, Refusal, Submit
 from parkade.shard.ticket import format_id, part_of_key, part_of_serial, part_of_unique
@@ -54,8 +54,9 @@ class Submitting:
 
     def many(
         self, prepared: Sequence[Prepared], bounds: Sequence[Any]
-    ) -> Request[list[Ticket[Any] | ParkadeError]]:
-        """A chunk: one command a shard; for each, in order, its ticket or why it has none."""
+    ) -> Request[list[Ticket[Any] | Exception]]:
+        """A chunk: one command a shard; for each, in order, its ticket or why it has none. A shard
+        that fails costs the others' tickets nothing."""
         first = self._serials.take(len(prepared), prepared[0].at_ms)
         drafts = [self._draft(one, first + n) for n, one in enumerate(prepared)]
         asks: list[tuple[int, Submit]] = []
@@ -68,14 +69,17 @@ class Submitting:
             places.append(listed)
             sizes.append(size)
 
-        def finish(answers: list[Any]) -> list[Ticket[Any] | ParkadeError]:
+        def finish(answers: list[Any]) -> list[Ticket[Any] | Exception]:
             tickets: list[Any] = [None] * len(drafts)
             for (shard, _), listed, answered in zip(asks, places, answers, strict=True):
+                if isinstance(answered, BaseException):
+                    answered = [answered] * len(listed)
                 for place, answer in zip(listed, answered, strict=True):
                     tickets[place] = self._outcome(shard, drafts[place], answer, bounds[place])
             return tickets
 
-        return Request("engine.submit_many", "engine.asubmit_many", asks, finish, sizes=sizes)
+        call, instead = "engine.submit_many", "engine.asubmit_many"
+        return Request(call, instead, asks, finish, sizes=sizes, takes_errors=True)
 
     def _dealt(self, drafts: Sequence[Submitted]) -> Iterator[tuple[int, list[int], int]]:
         """(shard, places in `drafts`, bytes) of each command; one has a bounded size."""
@@ -116,13 +120,15 @@ class Submitting:
         self, shard: int, draft: Submitted, answer: Answer | Refusal, bound: Any
     ) -> Ticket[Any]:
         outcome = self._outcome(shard, draft, answer, bound)
-        if isinstance(outcome, ParkadeError):
+        if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def _outcome(
-        self, shard: int, draft: Submitted, answer: Answer | Refusal, bound: Any
-    ) -> "Ticket[Any] | ParkadeError":
+        self, shard: int, draft: Submitted, answer: Answer | Refusal | Exception, bound: Any
+    ) -> "Ticket[Any] | Exception":
+        if isinstance(answer, Exception):
+            return answer
         if isinstance(answer, Answer):
             ticket_id = format_id(answer.serial, answer.part, self._salt)
             is_created = answer.code == "created"
