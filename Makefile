@@ -131,11 +131,9 @@ soak: $(READY) ## property and stateful suites with the long, random profile; no
 load: $(READY) ## real disk, real threads, many tickets
 	@$(PYTEST) -m load tests/load
 
-# kit and compare are used by the benches; peers live in environments of their own.
-BENCHES := $(filter-out kit compare,$(basename $(notdir $(wildcard bench/*.py))))
 ARGS ?=
-bench: $(READY) ## every bench at full size, each one question (ARGS=--small for a glance)
-	@for bench in $(BENCHES); do $(BIN)/python -m bench.$$bench $(ARGS) || exit 1; done
+bench: $(READY) ## every bench, each one question, beside its marks (ARGS=--small for a glance)
+	@$(BIN)/python -m bench $(ARGS)
 
 # Run by its file, not by -m: that keeps the root, and so our ./wheel, off the import path.
 coverage: $(READY) ## which lines and branches the suites reach

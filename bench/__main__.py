@@ -1,7 +1,7 @@
 """Every bench, one after the other, each in a process of its own; one table, one JSON file.
 
-The file goes to bench/results/, which is not kept in the repository, or to where --to says. Two of
-them compare with `python -m bench.compare`.
+The file goes to build/bench/, which `make clean` empties, or to where --to says. Two of them
+compare with `python -m bench.compare`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BENCHES = (
     "recovery",
     "idle",
 )
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path("build", "bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,9 +75,8 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def kept(started_at: datetime) -> Path:
-    """Where the result goes when nothing else is said; the folder keeps itself out of git."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / ".gitignore").write_text("*\n", encoding="utf-8")
+    """Where the result goes when nothing else is said."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
     return RESULTS / f"{started_at:%Y%m%d-%H%M%S}.json"
 
 
