@@ -130,7 +130,7 @@ class _Heads:
         return None
 
     def put_back(self, shard: ShardLanes, lane: Lane) -> None:
-        if len(lane):
+        if lane.window:  # what is still being read is in no round
             heapq.heappush(self._heap, (_order(lane), next(self._count), shard, lane))
 
 
