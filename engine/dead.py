@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from parkade.asking import Request
+from parkade.asking import Request, check_not_on_loop
 from parkade.durations import Duration, after_ms, parse_duration_ms
 from parkade.errors import ConfigError, DeadReason, UnknownTicket
 from parkade.finding import find
@@ -105,6 +105,8 @@ class _Bulk:
         self, engine: "Engine", verb: str, ids: tuple[str, ...], task: str | None, *, is_dry: bool
     ) -> None:
         self.call = f"engine.dead.{verb}"
+        self._instead = "engine.dead.arevive" if verb == "revive" else "asyncio.to_thread"
+        check_not_on_loop(self.call, self._instead)
         if bool(ids) == (task is not None):
             raise ConfigError(f"{self.call}(): give ids, or task=, and not both")
         self._desk: Desk = engine.desk(self.call)
@@ -145,7 +147,7 @@ class _Bulk:
                 continue
             by_shard[known.part % self._desk.runtime.shard_count].append(known.serial)
         asks = [(shard, command(serials)) for shard, serials in by_shard.items()]
-        request: Request[list[Any]] = Request(self.call, self.call, asks, lambda got: got)
+        request: Request[list[Any]] = Request(self.call, self._instead, asks, lambda got: got)
         for answered in self._desk.ask(request):
             for answer in answered:
                 if isinstance(answer, Answer):
