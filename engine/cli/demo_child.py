@@ -36,7 +36,7 @@ DUE_EVERY = 50  # one ticket in so many is due within seconds
 DUE_WITHIN_S = 4.0
 SLEEP_S_MIN, SLEEP_S_MAX = 3_600, 3 * 365 * 86_400
 WAIT_MS = 25  # what a handler waits for somebody else, as most handlers do
-THREADS = 8
+THREADS = 24
 PAGE = 1_000
 GIVE_UP_MS = 60_000
 
@@ -72,6 +72,9 @@ class Workshop:
         self.ended += 1
         return digest
 
+    def say_progress(self) -> None:
+        _say(PROGRESS, f"{self.ended} {self.started - self.ended}")
+
     def _note(self, line: str) -> None:
         os.write(self._log, f"{line}\n".encode())
 
@@ -98,8 +101,10 @@ def run(path: str, log_path: str, tickets: int) -> None:
                 for (is_due, _), ticket in zip(calls, accepted, strict=True)
             ]
             _say(ACCEPTED, " ".join(ids))
-            _say(PROGRESS, f"{workshop.ended} {workshop.started - workshop.ended}")
-        sys.stdin.read()  # ends with the parent, whatever becomes of it
+            workshop.say_progress()
+        while True:  # a line that nobody reads ends it
+            _pause(20)
+            workshop.say_progress()
 
 
 def resume(path: str, log_path: str) -> None:
