@@ -64,7 +64,10 @@ def outcome_of_buried(record: Buried) -> str:
     outcome = _OUTCOMES.get(record.why)
     if outcome is not None:
         return outcome
-    return "lost" if record.maybe_applied and record.error is None else "error"
+    if not record.maybe_applied or record.why == "failed":
+        return "error"
+    is_timeout = record.error is not None and record.error.type == "TimeoutError"
+    return "timeout" if is_timeout else "lost"
 
 
 def attempts_of(ticket: Ticket, rows: Iterable[AttemptRow]) -> list[AttemptRow]:
