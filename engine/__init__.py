@@ -49,6 +49,7 @@ from parkade.errors import (
     WorkflowChanged,
 )
 from parkade.policies import Backoff, Breaker, Limit, RetryPolicy, Secret
+from parkade.reader import Reader, open_readonly
 from parkade.tasks import AsyncTask, SyncTask, Task, Tasks
 from parkade.ticket import Ticket
 from parkade.verdicts import (
@@ -109,6 +110,7 @@ __all__ = [
     "PartialSubmit",
     "PayloadError",
     "Progress",
+    "Reader",
     "ResultGone",
     "ResultTimeout",
     "RetryAfter",
@@ -139,4 +141,5 @@ __all__ = [
     "WorkflowChanged",
     "__version__",
     "current_attempt",
+    "open_readonly",
 ]

@@ -56,6 +56,7 @@ def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: 
         ready += counted.ready
         if counted.oldest_ready_ms is not None:
             oldest_ms = min(oldest_ms, counted.oldest_ready_ms)
+    ready = min(ready, totals[PENDING])  # a shard knows it only about
     return Stats(
         ready=ready,
         scheduled=max(0, totals[PENDING] - ready),

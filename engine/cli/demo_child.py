@@ -75,6 +75,13 @@ class Workshop:
     def say_progress(self) -> None:
         _say(PROGRESS, f"{self.ended} {self.started - self.ended}")
 
+    def say_rest(self) -> int:
+        """How many that are due are not done yet; it is said as well."""
+        counts = self.engine.stats().by_task.get(CHECKSUM, {})
+        waiting = counts.get("scheduled", 0) + counts.get("running", 0)
+        _say(PROGRESS, f"{counts.get('done', 0)} {waiting}")
+        return waiting
+
     def _note(self, line: str) -> None:
         os.write(self._log, f"{line}\n".encode())
 
@@ -119,18 +126,13 @@ def resume(path: str, log_path: str) -> None:
         while True:
             page = engine.find(limit=PAGE, cursor=cursor)
             _say(HAS, " ".join(info.id for info in page))
+            workshop.say_rest()
             cursor = page.next
             if cursor is None:
                 break
         until_ms = _clock.monotonic_ms() + GIVE_UP_MS
-        while _clock.monotonic_ms() < until_ms:
-            counts = engine.stats().by_task.get(CHECKSUM, {})
-            waiting = counts.get("scheduled", 0) + counts.get("running", 0)
-            _say(PROGRESS, f"{counts.get('done', 0)} {waiting}")
-            if not waiting:
-                break
+        while workshop.say_rest() and _clock.monotonic_ms() < until_ms:
             _pause(100)
-    _tell({"counts": dict(counts)})
 
 
 def measure(path: str) -> None:
