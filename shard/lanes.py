@@ -45,6 +45,8 @@ SERIAL_MASK: Final = (1 << SERIAL_BITS) - 1
 RANK_MAX: Final = 1 << 128
 """Past every rank and position."""
 
+_MOVE_BYTES: Final = 200
+
 # Where in its lane a hot ticket is.
 WINDOW: Final = 0
 SPILLED: Final = 1  # outside, past the window
@@ -247,7 +249,7 @@ class Lanes:
             self._spill(lane, rank)
         else:
             self.seat(lane, rank)
-            self._keep_bounds(lane)
+            self.keep_bounds(lane)
 
     def seat(self, lane: Lane, rank: int) -> None:
         """Put a hot ticket into the window."""
@@ -298,7 +300,8 @@ class Lanes:
 
     # ------------------------------------------------------------------ bounds
 
-    def _keep_bounds(self, lane: Lane) -> None:
+    def keep_bounds(self, lane: Lane) -> None:
+        """Put outside what is too much, in the lane's window or in all of them."""
         bounds = self.bounds
         size = len(lane)
         if size > bounds.window_max or (self.total > bounds.windows_max and size > 1):
@@ -340,6 +343,7 @@ class Lanes:
         at = self.memory.stored_at[serial]
         move = LaneMove(at.due_ms, at.first_due_ms, at.lane_number)
         self.memory.dirty.moves[serial] = move
+        self.memory.dirty.size_bytes += _MOVE_BYTES
 
     def put_move(self, lane: Lane, serial: int, move: LaneMove) -> None:
         """A parked ticket waits outside: the next checkpoint makes its agenda entry a row."""
@@ -349,6 +353,7 @@ class Lanes:
         flight = self.memory.flight
         if flight is None or serial not in flight.moves:
             self.memory.dirty.moves[serial] = move
+            self.memory.dirty.size_bytes += _MOVE_BYTES
         self.note_hunger(lane)
 
     # ------------------------------------------------------------------ parked tickets
@@ -361,7 +366,7 @@ class Lanes:
             self.put_move(lane, serial, move)
             return False
         self.start_loading(lane, rank, move)
-        self._keep_bounds(lane)
+        self.keep_bounds(lane)
         return serial in self.loading
 
     def run_ahead(self, serial: int, move: LaneMove, now_ms: int) -> bool:

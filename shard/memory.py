@@ -197,10 +197,10 @@ class Memory:
         ticket = parked.ticket
         serial = ticket.serial
         self.hot[serial] = ticket
-        # A pending one may be a row of its lane, whatever the reader knew: the next checkpoint that
-        # writes it takes its old entry away, wherever that is.
+        # Whether a pending one is a row of its lane may change before it is written again, by a move
+        # that is under way: then its old entry is taken away wherever it is.
         at = parked.stored_at
-        self.stored_at[serial] = at._replace(in_lane=True) if ticket.state == PENDING else at
+        self.stored_at[serial] = at._replace(in_lane=None) if ticket.state == PENDING else at
         self.lingering.add(serial)
         name = unique_name_of(ticket)
         if name is not None:
@@ -294,7 +294,7 @@ class Memory:
             stored_at[serial] = at
             if serial in dirty:
                 continue
-            if keeps(ticket, at.in_lane):
+            if keeps(ticket, bool(at.in_lane)):
                 payload = flight.bodies.get(serial)
                 if payload is not None and ticket.state == PENDING:
                     self.keep_payload(serial, payload)

@@ -285,9 +285,15 @@ class Placement:
         return (
             self.sweep_from is None
             and not self.is_stalled
-            and len(self.memory.dirty.moves) < self.bounds.moves_max
+            and not self.wants_checkpoint
             and len(self.wheel) - self.stale < self.bounds.wheel_max
         )
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether so many tickets wait to become rows of their lanes that sweeps wait for the next
+        checkpoint."""
+        return len(self.memory.dirty.moves) >= self.bounds.moves_max
 
     def want_sweep(self, now_ms: int) -> SweepAsk | None:
         """The next piece of the agenda to read, when the horizon is too near.
@@ -447,6 +453,7 @@ class Placement:
         self.load_queue.extend(to_load)
         for ticket in came_in:
             self._settle_in(ticket, now_ms)
+        self.lanes.keep_bounds(lane)
 
     @property
     def hold_completion(self) -> bool:

@@ -91,7 +91,7 @@ class StoredAt(NamedTuple):
     first_due_ms: int
     lane_number: int
     expiry_ms: int = 0  # where its marked extra entry of the agenda is; 0: none
-    in_lane: bool = False  # its entry is, or may be, a row of `lanes` and not of the agenda
+    in_lane: bool | None = False  # its entry is a row of `lanes`, not of the agenda; None: not known
 
 
 class TicketId(NamedTuple):

@@ -297,7 +297,8 @@ class ShardIsADict(RuleBasedStateMachine):
     @rule()
     def come_to_rest(self) -> None:
         """With the store at hand nothing that is due stays anywhere but in its lane."""
-        self._expire(self.rig.settle_down())
+        while expired := self.rig.settle_down():
+            self._expire(expired)
         self.rig.check_nothing_due_is_forgotten()
 
     @precondition(lambda self: self.rig.building is None and self.rig.committed is None)
@@ -391,9 +392,10 @@ class ShardIsADict(RuleBasedStateMachine):
         self._settle([Outcome(s, rig.head(s).fence, "done") for s in sorted(rig.core.running)])
         rig.pass_ms(max([20_000, *(t.due_ms - rig.now_ms for t in rig.tickets().values())]))
         for nth in range(1_000):
-            self._expire(rig.settle_down())
+            expired = rig.settle_down()
+            self._expire(expired)
             taken = rig.pop_all()
-            if not taken:
+            if not (taken or expired or rig.core.placement.wants_checkpoint):
                 break
             self._start(taken, 0)
             self._settle([Outcome(s, rig.head(s).fence, "done") for s in sorted(rig.core.running)])
