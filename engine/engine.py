@@ -33,7 +33,6 @@ from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
 from parkade.runtime import Runtime, RuntimeOptions
 from parkade.stats import read_stats
-from parkade.store.disk import Disk, RealDisk
 from parkade.submitting import Submitting, chunks
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
@@ -101,7 +100,6 @@ class Engine(Tasks):
             keep_done_ms=keep_ms,
             has_attempts=run,
         )
-        self._disk: Disk = RealDisk()
         self._desk: Desk | None = None
         self._submitting: Submitting | None = None
         self._changing = threading.Lock()
@@ -156,7 +154,7 @@ class Engine(Tasks):
                 self._desk.check("engine.start")
                 return self
             directory = own_directory(
-                self._disk,
+                self._options.disk,
                 self.path,
                 shards=self._shards,
                 clock=self.clock,

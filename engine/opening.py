@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parkade.index_keys import state_prefix
 from parkade.reading import StoreReader
-from parkade.shard import Shard
+from parkade.shard import Bounds, Shard
 from parkade.shard.states import RUNNING
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage
@@ -57,13 +57,23 @@ def shard_directory(path: str, number: int) -> str:
 
 
 def open_shard(
-    disk: Disk, identity: Identity, number: int, *, sizing: Sizing, entropy: Callable[[int], bytes]
+    disk: Disk,
+    identity: Identity,
+    number: int,
+    *,
+    sizing: Sizing,
+    entropy: Callable[[int], bytes],
+    bounds: Bounds | None = None,
+    open_store: Callable[..., Parked] = Parked.open,
 ) -> OpenShard:
-    """Opens and recovers one shard. Raises what the store and the journal raise."""
+    """Opens and recovers one shard. Raises what the store and the journal raise.
+
+    `bounds` are those of its memory; `open_store` takes the arguments of `Parked.open`.
+    """
     directory = shard_directory(identity.path, number)
     if identity.is_new:
         disk.make_directories(directory)
-    store = Parked.open(
+    store = open_store(
         f"{directory}/store",
         salt=identity.salt,
         shard=number,
@@ -88,7 +98,7 @@ def open_shard(
         raise
     try:
         with store.snapshot() as snapshot:
-            core = core_at(snapshot)
+            core = core_at(snapshot, bounds)
         reader = StoreReader(store, core.lane_number)
         replay(core, reader, journal.replay(), journal.directory)
         adopt_running(core, reader)
@@ -99,13 +109,14 @@ def open_shard(
     return OpenShard(core, journal, store, reader)
 
 
-def core_at(snapshot: Snapshot) -> Shard:
+def core_at(snapshot: Snapshot, bounds: Bounds | None = None) -> Shard:
     """A core as the checkpoint left it that the snapshot shows."""
     return Shard(
         lsn=snapshot.lsn,
         counters=snapshot.counters(),
         lane_names=snapshot.lane_names(),
         lane_rows={lane: count for lane, count in snapshot.lane_row_counts().items() if count},
+        bounds=bounds,
     )
 
 

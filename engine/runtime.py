@@ -27,8 +27,10 @@ from parkade.policies import RetryPolicy
 from parkade.serials import Serials
 from parkade.shard.ticket import Ticket, format_id
 from parkade.shard_host import ShardHost
+from parkade.store.disk import Disk, RealDisk
 from parkade.store.errors import StoreError
 from parkade.store.journal import Sizing
+from parkade.store.parked import Parked
 from parkade.store.record import Leased
 from parkade.tasks import Tasks
 from parkade.translating import opening_error, shard_error
@@ -44,11 +46,14 @@ CHECKPOINT_AT_STOP_MS = 30_000  # a stop that cannot write its checkpoint by the
 
 
 class RuntimeOptions:
-    """What an engine was constructed with, as the runtime needs it; ms and bytes."""
+    """What an engine was constructed with, as the runtime needs it; ms and bytes.
+
+    `disk`, `open_store`, `sizing`, `entropy`: those of this machine unless a test has its own.
+    """
 
     __slots__ = (
-        "async_limit", "default_retry", "durability", "entropy", "has_attempts", "keep_done_ms",
-        "max_payload", "sizing", "threads",
+        "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
+        "keep_done_ms", "max_payload", "open_store", "sizing", "threads",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +66,8 @@ class RuntimeOptions:
         max_payload: int,
         keep_done_ms: int | None,
         has_attempts: bool,
+        disk: Disk | None = None,
+        open_store: Callable[..., Parked] = Parked.open,
         sizing: Sizing | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -71,6 +78,8 @@ class RuntimeOptions:
         self.max_payload = max_payload
         self.keep_done_ms = keep_done_ms
         self.has_attempts = has_attempts
+        self.disk: Disk = disk or RealDisk()
+        self.open_store = open_store
         self.sizing = sizing or Sizing()
         self.entropy = entropy
 
@@ -176,6 +185,7 @@ class Runtime:
             number,
             sizing=self.options.sizing,
             entropy=self.options.entropy,
+            open_store=self.options.open_store,
         )
 
     def _wire(self, opened: "list[Future[OpenShard]]") -> None:
