@@ -210,12 +210,12 @@ class Attempts:
             if number is not None:
                 by_shard[number].append(outcome)
         for number, listed in by_shard.items():
+            self.finished += len(listed)
             self.settle(listed, number)
 
     def settle(self, outcomes: list[Outcome], number: int) -> None:
         for outcome in outcomes:
             self._free_place(number, outcome.serial)
-            self.finished += outcome.kind != "released"
         for listed, size in _split(outcomes):
             self._put_settle(self._shards[number], listed, size)
 

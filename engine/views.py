@@ -146,8 +146,10 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """How a stop went: `finished`, `cancelled` and `given_back` count attempts that were running;
-    `zombies` are threads that could not be stopped."""
+    """How a stop went, in attempts that were running: `finished` by themselves, `cancelled` when
+    they were asked to end, `given_back` for they did not end. Only the first are sure to have an
+    outcome of their own; the tickets of the others are pending again, unless theirs says otherwise.
+    `zombies` run on after the stop."""
 
     clean: bool
     finished: int

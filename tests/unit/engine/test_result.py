@@ -76,7 +76,8 @@ def test_none_and_falsy_results_are_results(tmp_path: Path) -> None:
         def echo(value: Any) -> Any:
             return value
 
-        for value in (None, 0, "", [], {}, False, 1.5, "ü", [1, {"a": None}], b"\x00\xff"):
+        values: list[Any] = [None, 0, "", [], {}, False, 1.5, "ü", [1, {"a": None}], b"\x00\xff"]
+        for value in values:
             assert echo.submit(value).result("20s") == value
 
 
