@@ -24,6 +24,7 @@ __all__ = [
     "open_environment",
     "open_tables",
     "reading",
+    "system_code",
     "used_bytes",
 ]
 
@@ -129,9 +130,14 @@ def reading(path: str) -> Iterator[None]:
         lmdb.PanicError,
     ) as error:
         raise Damage(path, 0, str(error)) from error
-    except lmdb.Error as error:
-        code = error.code if error.code > 0 else errno.EIO
-        raise ReadFailed(path, code, str(error)) from error
+    except (lmdb.Error, OSError) as error:
+        raise ReadFailed(path, system_code(error), str(error)) from error
+
+
+def system_code(error: lmdb.Error | OSError) -> int:
+    """The errno behind an error; EIO where LMDB has a number of its own, or none."""
+    code = error.code if isinstance(error, lmdb.Error) else error.errno
+    return code if code and code > 0 else errno.EIO
 
 
 def used_bytes(environment: lmdb.Environment) -> int:

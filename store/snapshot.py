@@ -166,6 +166,15 @@ class Snapshot:
         back = zip(range(limit), cursor.iterprev_dup(), strict=False)
         return [int.from_bytes(serial, "big") for _, serial in back]
 
+    def serials(self, *, before: int, limit: int) -> list[int]:
+        """Of all tickets there are: newest first, from below `before`."""
+        cursor = self.transaction.cursor(self.tables.heads)
+        is_there = cursor.set_range(before.to_bytes(8, "big")) if before < 1 << 64 else False
+        if not (cursor.prev() if is_there else cursor.last()):
+            return []
+        back = zip(range(limit), cursor.iterprev(values=False), strict=False)
+        return [int.from_bytes(key, "big") for _, key in back]
+
     def sweep(self, after: Position, until_ms: int, limit: int) -> Sweep:
         """See `AgendaReader.sweep`. Raises `Damage`."""
         return self._agenda.sweep(after, until_ms, limit)

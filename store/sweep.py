@@ -21,6 +21,7 @@ from parkade.store.entry import (
     NEGATIVE,
     SERIAL_MAX,
     Position,
+    blob_counts,
     bucket_prefix,
     cancel,
     pack_upper,
@@ -52,13 +53,14 @@ class Sweep(NamedTuple):
     needs_refine: bool  # it stopped at a bucket that a commit has yet to split
 
 
-def open_blob(key: bytes, stored: memoryview, path: str) -> memoryview:
+def open_blob(key: bytes | memoryview, stored: memoryview, path: str) -> memoryview:
     """The entries of a blob; raises `Damage` when key, length and checksum disagree."""
     run = stored[:-4]
-    blob = parse_blob_key(key)
-    is_whole = len(run) == blob.entries * ENTRY_BYTES
-    if not is_whole or crc32(run, crc32(key)) != int.from_bytes(stored[-4:], "big"):
-        raise Damage(path, 0, f"blob {key.hex()} of table agenda fails its checksum")
+    entries = blob_counts(key)[1]
+    if len(run) != entries * ENTRY_BYTES or crc32(run, crc32(key)) != int.from_bytes(
+        stored[-4:], "big"
+    ):
+        raise Damage(path, 0, f"blob {bytes(key).hex()} of table agenda fails its checksum")
     return run
 
 
@@ -122,7 +124,7 @@ class AgendaReader:
         All entries of one position come together, so a sweep may return a few more than `limit`.
         Raises `Damage` for a blob that fails its checksum.
         """
-        unsplit = self._first_unsplit(after[0])
+        unsplit = self._first_unsplit(after)
         stop_ms = until_ms + 1 if unsplit is None else min(until_ms + 1, unsplit[1])
         found = self._net_entries(after, stop_ms, limit)
         if len(found) < limit:
@@ -153,7 +155,7 @@ class AgendaReader:
             swept = self.sweep(after, MS_MAX - 1, 1)
             if swept.entries or swept.expiries:
                 return swept.position
-            unsplit = self._first_unsplit(max(after, swept.position)[0])
+            unsplit = self._first_unsplit(swept.position)
             if unsplit is None:
                 return None
             level, start_ms = unsplit
@@ -197,20 +199,20 @@ class AgendaReader:
         as far as they lie after a position and before `stop_ms`."""
         spans: list[Span] = []
         is_mixed = False
+        width_ms = 1 << LEVEL_BITS[FINE]
         bucket_ms = start_ms
         if cursor.set_range(bucket_prefix(FINE, start_ms)):
-            for view, value in cursor.iternext():
-                key = bytes(view)
-                blob = parse_blob_key(key)
-                if blob.start_ms >= stop_ms or (want <= 0 and blob.start_ms != bucket_ms):
-                    return spans, is_mixed, blob.start_ms
-                bucket_ms = blob.start_ms
+            for key, value in cursor.iternext():
+                blob_ms, _, negatives = blob_counts(key)
+                if blob_ms >= stop_ms or (want <= 0 and blob_ms != bucket_ms):
+                    return spans, is_mixed, blob_ms
+                bucket_ms = blob_ms
                 run = open_blob(key, value, self._path)
-                span = clip(run, blob.start_ms, bucket_ms + (1 << LEVEL_BITS[FINE]), after, stop_ms)
+                span = clip(run, blob_ms, blob_ms + width_ms, after, stop_ms)
                 if span[2] > span[1]:
                     spans.append(span)
                     want -= span[2] - span[1]
-                    is_mixed |= blob.negatives > 0
+                    is_mixed |= negatives > 0
         return spans, is_mixed, stop_ms
 
     def _slices(
@@ -222,9 +224,8 @@ class AgendaReader:
         for each in range(level, FINE + 1):
             end = bucket_prefix(each, end_ms)
             if cursor.set_range(bucket_prefix(each, start_ms)):
-                for view, value in cursor.iternext():
-                    key = bytes(view)
-                    if key >= end:
+                for key, value in cursor.iternext():
+                    if bytes(key) >= end:
                         break
                     run = open_blob(key, value, self._path)
                     span = clip(run, start_ms, end_ms, after, end_ms)
@@ -232,8 +233,9 @@ class AgendaReader:
                         spans.append(span)
         return take_slices(spans, want)
 
-    def _first_unsplit(self, due_ms: int) -> tuple[int, int] | None:
-        """(level, start_ms) of the first bucket above the finest that ends after `due_ms`."""
+    def _first_unsplit(self, after: Position) -> tuple[int, int] | None:
+        """(level, start_ms) of the first bucket above the finest with room after a position."""
+        due_ms = after[0] + (after[1] == SERIAL_MAX)
         found = []
         for level in (COARSE, MIDDLE):
             bits = LEVEL_BITS[level]
@@ -255,5 +257,5 @@ class AgendaReader:
         cursor = self._transaction.cursor(self._table)
         if not cursor.set_range(bucket_prefix(level, start_ms)):
             return None
-        blob = parse_blob_key(bytes(cursor.key()))
+        blob = parse_blob_key(cursor.key())
         return blob.start_ms if blob.level == level else None

@@ -1,0 +1,269 @@
+"""Writing the agenda: entries into buckets of time, coarse ones split ahead of their time.
+
+An `AgendaWriter` lives as long as one write transaction. Each call does a bounded piece of work,
+so that splitting and clearing ride along with commits. Reading is in `sweep`.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lmdb import Transaction, _Database
+
+from parkade.store.entry import (
+    BLOB_ENTRIES_MAX,
+    COARSE,
+    ENTRY_BYTES,
+    FINE_AHEAD_MS,
+    MIDDLE,
+    MIDDLE_AHEAD_MS,
+    blob_counts,
+    bucket_prefix,
+    cancel,
+    cut_into_buckets,
+    first_negative,
+    has_negatives,
+    join_blob,
+    parse_blob_key,
+    rank,
+    split_entries,
+)
+from parkade.store.sweep import cut_at, open_blob
+
+__all__ = ["AgendaWriter", "Upkeep"]
+
+SMALL_ENTRIES = BLOB_ENTRIES_MAX // 2
+SMALL_BLOBS_MAX = 64  # in one bucket, before they are joined
+NEGATIVES_MAX = 32_768  # in one bucket, before they are cancelled whatever else is there
+PATROL_BLOBS = 256  # looked at per commit, by their keys alone
+
+Bucket = tuple[int, int]  # (level, start_ms)
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """What outlives a commit: buckets worth clearing, and how far the patrol has come.
+
+    Losing it costs nothing: the patrol finds the same buckets again.
+    """
+
+    todo: dict[Bucket, None] = field(default_factory=dict)
+    patrol: bytes = b""
+
+
+class Wants(NamedTuple):
+    """What a bucket needs."""
+
+    cancel: bool
+    join: bool
+
+
+def judge(keys: list[bytes]) -> Wants:
+    """What a bucket needs, told by the keys of its blobs alone."""
+    entries = negatives = small = 0
+    for _, count, removals in map(blob_counts, keys):
+        entries += count
+        negatives += removals
+        small += count < SMALL_ENTRIES
+    is_mostly_garbage = negatives > 0 and 2 * negatives >= entries
+    return Wants(is_mostly_garbage or negatives >= NEGATIVES_MAX, small >= SMALL_BLOBS_MAX)
+
+
+class AgendaWriter:
+    """`next_blob` numbers the blobs and must be stored with them."""
+
+    def __init__(
+        self,
+        transaction: "Transaction[memoryview]",
+        table: _Database,
+        path: str,
+        *,
+        now_ms: int,
+        next_blob: int,
+        upkeep: Upkeep,
+    ) -> None:
+        self.next_blob = next_blob
+        self._path = path
+        self._now_ms = now_ms
+        self._upkeep = upkeep
+        self._cursor = transaction.cursor(table)
+        self._touched: dict[Bucket, None] = {}
+
+    def append(self, entries: list[bytes]) -> int:
+        """Write entries, positive and negative, in any order; returns the bytes written."""
+        entries = sorted(entries)
+        is_mixed = has_negatives(entries)
+        if is_mixed:
+            entries = cancel(entries)
+        blobs = []
+        for level, start_ms, part in cut_into_buckets(entries, self._now_ms):
+            blobs += self._blobs(level, start_ms, part, is_mixed)
+        return self._put(blobs)
+
+    def refine(self, budget: int) -> bool:
+        """Split buckets whose time is near, about `budget` entries of them; True: some are left."""
+        for level, ahead_ms in ((MIDDLE, FINE_AHEAD_MS), (COARSE, MIDDLE_AHEAD_MS)):
+            while (start_ms := self._first_start(level)) is not None:
+                if start_ms >= self._now_ms + ahead_ms:
+                    break
+                if budget <= 0:
+                    return True
+                entries = self._take(self._keys(level, start_ms), budget)
+                budget -= len(entries)
+                self.append(entries)
+        return False
+
+    def tidy(self, budget: int) -> bool:
+        """Cancel and join blobs, about `budget` entries of them; True: some work is left."""
+        todo = self._upkeep.todo
+        todo.update(self._touched)
+        self._patrol()
+        waiting = list(todo)
+        for at, bucket in enumerate(waiting):
+            spent = self._tidy_bucket(bucket, budget) if budget > 0 else None
+            if spent is None:
+                # What is behind it was perhaps only touched: sort it out by its keys alone.
+                for other in waiting[at:]:
+                    if not any(judge(self._keys(*other))):
+                        del todo[other]
+                break
+            budget -= spent
+        return bool(todo)
+
+    def _tidy_bucket(self, bucket: Bucket, budget: int) -> int | None:
+        """Entries handled, in as many slices as the budget allows; None: it allows no more."""
+        spent = 0
+        while spent < budget:
+            keys = self._keys(*bucket)
+            wants = judge(keys)
+            handled = 0
+            if wants.cancel:
+                handled = self._cancel_slice(bucket, keys, budget - spent)
+            if wants.join and not handled:
+                small = [key for key in keys if parse_blob_key(key).entries < SMALL_ENTRIES]
+                entries = self._take(small, max(budget - spent, BLOB_ENTRIES_MAX))
+                handled = len(entries)
+                self._rewrite(bucket, entries)
+            if not handled:
+                del self._upkeep.todo[bucket]
+                return spent
+            spent += handled
+        return None
+
+    def _cancel_slice(self, bucket: Bucket, keys: list[bytes], budget: int) -> int:
+        """Cancel from the bucket's first negative entry on; returns how many entries that took in,
+        0 when none of them cancelled."""
+        runs = [self._read(key) for key in keys]
+        starts = []
+        for run in runs:
+            index = first_negative(run)
+            if index is not None:
+                starts.append(bytes(run[index * ENTRY_BYTES : index * ENTRY_BYTES + 16]))
+        if not starts:
+            return 0
+        spans = [(run, rank(run, min(starts)), len(run) // ENTRY_BYTES) for run in runs]
+        upper = cut_at(spans, budget)
+        taken, rests, spent_keys = [], [], []
+        for key, (run, first, end) in zip(keys, spans, strict=True):
+            stop = end if upper is None else rank(run, upper, first)
+            if stop > first:
+                taken.append(bytes(run[first * ENTRY_BYTES : stop * ENTRY_BYTES]))
+                rests.append(bytes(run[: first * ENTRY_BYTES]) + bytes(run[stop * ENTRY_BYTES :]))
+                spent_keys.append(key)
+        del runs, spans  # views of pages that the writes below let go
+        entries = split_entries(b"".join(taken))
+        entries.sort()
+        left = cancel(entries)
+        if len(left) == len(entries):
+            return 0
+        self._delete(spent_keys)
+        for rest in map(split_entries, rests):
+            if len(rest) < SMALL_ENTRIES:
+                left += rest
+            else:
+                self._rewrite(bucket, rest)
+        self._rewrite(bucket, left)
+        return len(entries)
+
+    def _rewrite(self, bucket: Bucket, entries: list[bytes]) -> None:
+        """Put entries back into the bucket they came from, whatever the time."""
+        entries = cancel(sorted(entries))
+        self._put(self._blobs(*bucket, entries, True))
+
+    def _take(self, keys: list[bytes], budget: int) -> list[bytes]:
+        """Remove whole blobs, at least one, until they hold `budget` entries; returns those."""
+        taken: list[bytes] = []
+        contents = []
+        count = 0
+        for key in keys:
+            contents.append(bytes(self._read(key)))
+            taken.append(key)
+            count += parse_blob_key(key).entries
+            if count >= budget:
+                break
+        self._delete(taken)
+        return split_entries(b"".join(contents))
+
+    def _blobs(
+        self, level: int, start_ms: int, entries: list[bytes], is_mixed: bool
+    ) -> list[tuple[bytes, bytes]]:
+        blobs = []
+        for at in range(0, len(entries), BLOB_ENTRIES_MAX):
+            part = entries[at : at + BLOB_ENTRIES_MAX]
+            blobs.append(join_blob(level, start_ms, self.next_blob, part, is_mixed=is_mixed))
+            self.next_blob += 1
+        if blobs:
+            self._touched[level, start_ms] = None
+        return blobs
+
+    def _put(self, blobs: list[tuple[bytes, bytes]]) -> int:
+        blobs.sort()
+        self._cursor.putmulti(blobs)
+        return sum(len(value) for _, value in blobs)
+
+    def _delete(self, keys: list[bytes]) -> None:
+        for key in keys:
+            if self._cursor.set_key(key):
+                self._cursor.delete()
+
+    def _read(self, key: bytes) -> memoryview:
+        self._cursor.set_key(key)
+        return open_blob(key, self._cursor.value(), self._path)
+
+    def _keys(self, level: int, start_ms: int) -> list[bytes]:
+        prefix = bucket_prefix(level, start_ms)
+        keys: list[bytes] = []
+        if self._cursor.set_range(prefix):
+            for key in map(bytes, self._cursor.iternext(keys=True, values=False)):
+                if not key.startswith(prefix):
+                    break
+                keys.append(key)
+        return keys
+
+    def _first_start(self, level: int) -> int | None:
+        if not self._cursor.set_range(bytes([level])):
+            return None
+        blob = parse_blob_key(self._cursor.key())
+        return blob.start_ms if blob.level == level else None
+
+    def _patrol(self) -> None:
+        """Look at the next few blobs, round and round, for buckets that nobody touches any more."""
+        upkeep = self._upkeep
+        if not self._cursor.set_range(upkeep.patrol or b"\0"):
+            upkeep.patrol = b""
+            return
+        bucket: Bucket | None = None
+        keys: list[bytes] = []
+        seen: list[tuple[Bucket, list[bytes]]] = []
+        upkeep.patrol = b""
+        for count, key in enumerate(map(bytes, self._cursor.iternext(keys=True, values=False))):
+            blob = parse_blob_key(key)
+            if (blob.level, blob.start_ms) != bucket:
+                if count >= PATROL_BLOBS:
+                    upkeep.patrol = key
+                    break
+                bucket, keys = (blob.level, blob.start_ms), []
+                seen.append((bucket, keys))
+            keys.append(key)
+        for found, blobs in seen:
+            if any(judge(blobs)):
+                upkeep.todo[found] = None

@@ -1,0 +1,81 @@
+"""What a checkpoint hands to the store, and what the store says of it. Plain values.
+
+The store knows nothing of tickets. Whoever builds a batch encodes heads, rows and names; the store
+adds checksums, finds out where a ticket was, and writes all of it in one transaction.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["Batch", "Claim", "Commit", "pack_ended"]
+
+_ENDED = struct.Struct(">B8sQQ")
+
+
+class Claim(NamedTuple):
+    """A row of a unique name. The store drops it by itself once `until_ms` has passed on the
+    settled clock; a negative `until_ms` has no end."""
+
+    row: bytes
+    until_ms: int
+
+
+class Commit(NamedTuple):
+    """A batch that is durable. `has_refine_due`: an agenda bucket whose time is near still waits to
+    be split, so commit again soon, even with nothing in the batch. `has_upkeep`: there is garbage
+    left to clear, in no hurry."""
+
+    lsn: int
+    has_grown: bool
+    written_bytes: int
+    has_refine_due: bool
+    has_upkeep: bool
+
+
+def pack_ended(state: int, task_digest: bytes, finished_ms: int, serial: int) -> bytes:
+    """An entry of `Batch.ended`. `task_digest`: 8 bytes."""
+    return _ENDED.pack(state, task_digest, finished_ms, serial)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The changes between the store's LSN and `lsn`. Filled by one thread, then handed over.
+
+    Agenda entries, leaves and lane rows are packed by `entry.pack_entry`.
+    """
+
+    lsn: int
+    epoch: int
+    now_ms: int  # decides how fine agenda entries are written, and what is split ahead of time
+    settled_ms: int  # ends unique rows
+    counters: dict[tuple[str, int], int]  # tickets by (task, state), whole: not a change of them
+
+    # By serial. None deletes; a deleted head takes body and history with it.
+    heads: dict[int, bytes | None] = field(default_factory=dict)
+    bodies: dict[int, bytes | None] = field(default_factory=dict)  # a kind byte first
+    history: dict[tuple[int, int], bytes] = field(default_factory=dict)  # by (serial, fence)
+
+    # A pending ticket that takes a position is in `agenda` or in `lane_rows`, one that gives its
+    # position up is in `leaves`, with the NEGATIVE flag; in both when it moves.
+    agenda: list[bytes] = field(default_factory=list)
+    lane_rows: list[bytes] = field(default_factory=list)
+    leaves: list[bytes] = field(default_factory=list)
+    lane_names: dict[int, bytes] = field(default_factory=dict)
+
+    uniques: dict[bytes, Claim | None] = field(default_factory=dict)  # by 16-byte name
+    index_puts: list[bytes] = field(default_factory=list)  # prefix, then the 8 bytes of the serial
+    index_deletes: list[bytes] = field(default_factory=list)
+    ended: list[bytes] = field(default_factory=list)  # of `pack_ended`, for retention
+    outbox: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    def estimate_bytes(self) -> int:
+        """About how much the rows take in the store, for growing it ahead of the commit."""
+        sealed = 0
+        for rows in (self.heads, self.bodies):
+            sealed += sum(map(len, filter(None, rows.values()))) + 24 * len(rows)
+        sealed += sum(map(len, self.history.values())) + 32 * len(self.history)
+        sealed += sum(len(claim.row) + 56 for claim in self.uniques.values() if claim is not None)
+        sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items() if row)
+        entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)
+        return sealed + 48 * entries + 24 * (len(self.index_puts) + len(self.ended))

@@ -1,0 +1,426 @@
+"""The store of one shard: tickets parked out of memory, one synced transaction per checkpoint.
+
+    parked = Parked.open(directory, salt=..., shard=0, is_new=False)
+    with parked.snapshot() as snapshot:
+        head = snapshot.head(serial)
+    parked.commit(batch)
+
+One thread commits at a time; any thread may take a snapshot. The store is at all times the state
+at exactly one LSN, and a commit that fails leaves it there (docs/architecture.md, Store).
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import lmdb
+
+from parkade.store.agenda import Upkeep
+from parkade.store.batch import Batch, Commit
+from parkade.store.environment import (
+    DATA_FILE,
+    Gate,
+    Tables,
+    file_bytes,
+    fill_up,
+    open_environment,
+    open_tables,
+    reading,
+    system_code,
+    used_bytes,
+)
+from parkade.store.errors import Damage, FormatTooNew, NoRoom, ReadFailed, WriteFailed
+from parkade.store.meta import (
+    COUNTERS,
+    FORMAT,
+    IDENTITY,
+    LANE_ROWS,
+    MAGIC,
+    STATE,
+    State,
+    encode_counters,
+    encode_lane_rows,
+    pack_identity,
+    unpack_identity,
+)
+from parkade.store.rows import seal, unseal
+from parkade.store.snapshot import Snapshot
+from parkade.store.writer import write_batch
+
+__all__ = ["MAP_BYTES", "Parked", "ParkedReader", "Stat"]
+
+MAP_BYTES = 64 << 20
+GROWTH_PERCENT = 75  # of the map in use: then it grows, while there is still room to delete
+READERS_OUT_MS = 2_000  # a snapshot takes milliseconds; one that stays longer is a fault of ours
+SPENT_BLOBS_MAX = 1_024  # of table `ended`, dropped per commit
+MARGIN_BYTES = 1 << 20  # less than this free on the disk beyond what a commit needs: it was full
+
+
+class Stat(NamedTuple):
+    """`used_bytes` counts pages that were freed and wait to be used again; `readers` counts the
+    open snapshots of this process."""
+
+    entries: dict[str, int]  # by table
+    used_bytes: int
+    map_bytes: int
+    readers: int
+
+
+class ParkedReader:
+    """A store that is only read: of another process, or of a directory that nobody runs.
+
+    Within the process that owns a store use its `Parked`: LMDB cannot open one twice.
+    """
+
+    def __init__(
+        self, directory: str, environment: lmdb.Environment, tables: Tables, *, is_owner: bool
+    ) -> None:
+        self.directory = directory
+        self.path = f"{directory}/{DATA_FILE}"
+        self._environment = environment
+        self._tables = tables
+        self._is_owner = is_owner
+        self._gate = Gate()
+        self._spent: dict[bytes, None] = {}
+
+    @classmethod
+    def open_readonly(
+        cls, directory: str, *, salt: bytes, shard: int, is_live: bool = True
+    ) -> "ParkedReader":
+        """Open without writing a byte of the store.
+
+        `is_live`: another process may own the store; then a slot in its lock file keeps the pages
+        that a snapshot sees from being used again. Without it nothing is locked, so that a
+        directory that cannot be written can be read, and the store must not change meanwhile.
+        Raises `Damage`, `FormatTooNew`, `ReadFailed`.
+        """
+        environment = open_environment(
+            directory, map_bytes=MAP_BYTES, is_readonly=True, has_lock=is_live
+        )
+        try:
+            tables = open_tables(environment, f"{directory}/{DATA_FILE}", is_new=False)
+            reader = ParkedReader(directory, environment, tables, is_owner=False)
+            with reader.snapshot() as snapshot:
+                check_identity(snapshot, salt, shard)
+        except BaseException:
+            environment.close()
+            raise
+        return reader
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """The store as it is now. Keep it for milliseconds, and never two in one thread.
+
+        What LMDB raises inside comes out as `Damage` or `ReadFailed`.
+        """
+        self._gate.enter()
+        try:
+            with reading(self.path), self._begin() as transaction:
+                on_spent = self._note_spent if self._is_owner else None
+                yield Snapshot(transaction, self._tables, self.path, on_spent)
+        finally:
+            self._gate.leave()
+
+    def stat(self) -> Stat:
+        """Rows per table and bytes; a constant number of reads."""
+        with self.snapshot() as snapshot:
+            entries = {
+                name: snapshot.transaction.stat(table)["entries"]
+                for name, table in zip(Tables._fields, self._tables, strict=True)
+            }
+            map_bytes = self._environment.info()["map_size"]
+            return Stat(entries, used_bytes(self._environment), map_bytes, self._gate.inside - 1)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the file that are in use, freed pages included; cheap."""
+        return used_bytes(self._environment)
+
+    def close(self) -> None:
+        """Let go of the files. Twice is once."""
+        self._gate.shut(READERS_OUT_MS)
+        self._environment.close()
+        self._gate.open()
+
+    def _begin(self) -> "lmdb.Transaction[memoryview]":
+        try:
+            return self._environment.begin(buffers=True)
+        except lmdb.MapResizedError:
+            # Its owner has grown it meanwhile.
+            self._environment.set_mapsize(0)
+        except lmdb.ReadersFullError:
+            # A process that was killed may have left its slots behind.
+            self._environment.reader_check()
+        return self._environment.begin(buffers=True)
+
+    def _note_spent(self, key: bytes) -> None:
+        self._spent[key] = None
+
+
+class Parked(ParkedReader):
+    """The store of a shard, for its owner.
+
+    `lsn`, `epoch`, `settled_ms`, `counters`, `lane_names` and `lane_rows` are those of the latest
+    commit; the dicts are replaced by a commit, never changed.
+    """
+
+    lsn: int
+    epoch: int
+    settled_ms: int
+    counters: dict[tuple[str, int], int]
+    lane_names: dict[int, bytes]
+    lane_rows: dict[int, int]
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        salt: bytes,
+        shard: int,
+        map_bytes: int = MAP_BYTES,
+        sync: bool = True,
+        commit_hook: Callable[[str], None] | None = None,
+        free_bytes: Callable[[str], int] | None = None,
+    ) -> None:
+        self._salt = salt
+        self._shard = shard
+        self._map_bytes = map_bytes
+        self._sync = sync
+        self._at = commit_hook or _pass
+        self._free_bytes = free_bytes or _free_bytes
+        self._committing = threading.Lock()
+        self._upkeep = Upkeep()
+        self.directory = directory
+        self.path = f"{directory}/{DATA_FILE}"
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        salt: bytes,
+        shard: int,
+        is_new: bool,
+        map_bytes: int = MAP_BYTES,
+        sync: bool = True,
+        commit_hook: Callable[[str], None] | None = None,
+        free_bytes: Callable[[str], int] | None = None,
+    ) -> "Parked":
+        """Open the store of a shard; `is_new` makes it, directory and all, where it is missing.
+
+        `salt` is the directory's, 5 bytes. `map_bytes` is how large it may become before it grows;
+        `sync=False` leaves every sync out, for what need not outlive the machine. `commit_hook`
+        is called at named points of a commit and may raise to make it fail: 'begin', 'tickets',
+        'agenda', 'before_commit'. `free_bytes` tells how much is free on the disk of a path.
+
+        Raises `Damage` (missing, cut short, another directory's, another shard's), `FormatTooNew`,
+        `ReadFailed`, `WriteFailed`.
+        """
+        parked = cls(
+            directory,
+            salt=salt,
+            shard=shard,
+            map_bytes=map_bytes,
+            sync=sync,
+            commit_hook=commit_hook,
+            free_bytes=free_bytes,
+        )
+        if is_new:
+            parked._create()
+        parked._attach()
+        return parked
+
+    def commit(self, batch: Batch) -> Commit:
+        """Write a batch in one synced transaction. An empty batch at the same LSN does upkeep.
+
+        Raises `NoRoom` when the disk is full and `WriteFailed` for all else that stopped it: then
+        nothing of the batch is in the store, and it may be committed again. After `WriteFailed`
+        from the very end of a commit LMDB may refuse further ones until `reopen`.
+        Raises `Damage` for a bucket of the agenda that fails its checksum.
+        """
+        with self._committing:
+            if batch.lsn < self.lsn:
+                raise ValueError(f"the store is at LSN {self.lsn}, the batch ends at {batch.lsn}")
+            need_bytes = batch.estimate_bytes()
+            try:
+                has_grown = self._grow_ahead(need_bytes)
+                try:
+                    return self._write(batch, has_grown)
+                except lmdb.MapFullError:
+                    map_bytes = self._environment.info()["map_size"]
+                    if not self._grow(max(2 * map_bytes, map_bytes + 4 * need_bytes)):
+                        raise
+                    return self._write(batch, True)
+            except (lmdb.Error, OSError) as error:
+                raise self._failure(error, need_bytes) from error
+
+    def reopen(self) -> None:
+        """Close and open again, after a commit failed with room on the disk.
+
+        Then look at `lsn`: a commit that failed while its last page was written may be there.
+        Raises what `open` raises; then the store is closed.
+        """
+        with self._committing:
+            self.close()
+            self._attach()
+
+    def close(self) -> None:
+        """Wait for a commit under way is the caller's; lets readers out and closes the files."""
+        super().close()
+
+    def _create(self) -> None:
+        """Make directory, file and tables. Killed half-way, it is done again."""
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            environment = open_environment(
+                self.directory, map_bytes=self._map_bytes, is_new=True, sync=self._sync
+            )
+        except OSError as error:
+            raise WriteFailed(self.directory, error.errno or errno.EIO) from error
+        try:
+            tables = open_tables(environment, self.path, is_new=True)
+            with environment.begin(write=True) as transaction:
+                if transaction.get(IDENTITY, db=tables.meta) is None:
+                    for key, row in (
+                        (IDENTITY, pack_identity(self._salt, self._shard)),
+                        (STATE, State().pack()),
+                        (COUNTERS, encode_counters({})),
+                        (LANE_ROWS, encode_lane_rows({})),
+                    ):
+                        transaction.put(key, seal(key, row), db=tables.meta)
+        except (lmdb.Error, OSError) as error:
+            raise self._failure(error, MARGIN_BYTES) from error
+        finally:
+            environment.close()
+        if self._sync:
+            _sync_directory(self.directory)
+
+    def _attach(self) -> None:
+        """Open the files and read what is kept in memory of them."""
+        length = file_bytes(self.path)
+        environment = open_environment(self.directory, map_bytes=self._map_bytes, sync=self._sync)
+        try:
+            tables = open_tables(environment, self.path, is_new=False)
+            super().__init__(self.directory, environment, tables, is_owner=True)
+            with self.snapshot() as snapshot:
+                check_identity(snapshot, self._salt, self._shard)
+                self._state = snapshot.state()
+                if length < self._state.file_bytes:
+                    reason = f"the file ends here, and was {self._state.file_bytes} bytes long"
+                    raise Damage(self.path, length, reason)
+                self.lane_names = snapshot.lane_names()
+                self._adopt(self._state, snapshot.counters(), snapshot.lane_row_counts())
+        except BaseException:
+            environment.close()
+            raise
+
+    def _adopt(
+        self, state: State, counters: dict[tuple[str, int], int], lane_rows: dict[int, int]
+    ) -> None:
+        self._state = state
+        self.lsn, self.epoch, self.settled_ms = state.lsn, state.epoch, state.settled_ms
+        self.counters = counters
+        self.lane_rows = {lane: count for lane, count in lane_rows.items() if count}
+
+    def _write(self, batch: Batch, has_grown: bool) -> Commit:
+        """One attempt at the transaction; what is kept in memory changes after it or not at all."""
+        spent = list(self._spent)[:SPENT_BLOBS_MAX]
+        with self._environment.begin(write=True, buffers=True) as transaction:
+            self._at("begin")
+            written = write_batch(
+                transaction,
+                self._tables,
+                self.path,
+                batch,
+                state=self._state,
+                lane_rows=self.lane_rows,
+                upkeep=self._upkeep,
+                spent_blobs=spent,
+                file_bytes=file_bytes(self.path),
+                at=self._at,
+            )
+            self._at("before_commit")
+        fill_up(self._environment, self.path)
+        for key in spent:
+            self._spent.pop(key, None)
+        if batch.lane_names:
+            self.lane_names = self.lane_names | batch.lane_names
+        self._adopt(written.state, dict(batch.counters), written.lane_rows)
+        has_upkeep = written.has_upkeep or bool(self._spent)
+        return Commit(
+            batch.lsn, has_grown, written.written_bytes, written.has_refine_due, has_upkeep
+        )
+
+    def _grow_ahead(self, need_bytes: int) -> bool:
+        """Grow before a commit that would fill the map past its mark; True if it has grown."""
+        map_bytes = self._environment.info()["map_size"]
+        wanted = map_bytes
+        while (used_bytes(self._environment) + 2 * need_bytes) * 100 > wanted * GROWTH_PERCENT:
+            wanted *= 2
+        return wanted > map_bytes and self._grow(wanted)
+
+    def _grow(self, map_bytes: int) -> bool:
+        """Let the readers out and set the size of the map; False when they do not leave.
+
+        Never under a reader: its pages would be pulled away while it reads them.
+        """
+        if not self._gate.shut(READERS_OUT_MS):
+            return False
+        try:
+            self._environment.set_mapsize(map_bytes)
+        finally:
+            self._gate.open()
+        return True
+
+    def _failure(
+        self, error: lmdb.Error | OSError, need_bytes: int
+    ) -> NoRoom | WriteFailed | ReadFailed | Damage:
+        """What a failed commit was. LMDB tells a full disk from a broken one as little as the
+        system does: at a commit both are I/O errors."""
+        code = system_code(error)
+        if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
+            return Damage(self.path, 0, str(error))
+        is_full = code in (errno.ENOSPC, errno.EDQUOT)
+        if not is_full and code == errno.EIO:
+            is_full = self._free_bytes(self.directory) < 2 * need_bytes + MARGIN_BYTES
+        if is_full:
+            return NoRoom(self.path, need_bytes)
+        return WriteFailed(self.path, code, str(error))
+
+
+def check_identity(snapshot: Snapshot, salt: bytes, shard: int) -> None:
+    """Raises `Damage` for another directory's or another shard's store, `FormatTooNew`."""
+    path = snapshot.path
+    stored = snapshot.transaction.get(IDENTITY, db=snapshot.tables.meta)
+    row = None if stored is None else unseal(IDENTITY, stored)
+    if row is None:
+        raise Damage(path, 0, "it does not say whose it is: the row of its identity is damaged")
+    identity = unpack_identity(row)
+    if identity.magic != MAGIC:
+        raise Damage(path, 0, "it is no store of parkade")
+    if identity.format > FORMAT:
+        raise FormatTooNew(path, identity.format, FORMAT)
+    if identity.salt != salt:
+        raise Damage(path, 0, "it belongs to another directory (its salt differs)")
+    if identity.shard != shard:
+        raise Damage(path, 0, f"it belongs to shard {identity.shard}, not to shard {shard}")
+
+
+def _pass(point: str) -> None:
+    """The hook of a store that nobody makes fail."""
+
+
+def _free_bytes(path: str) -> int:
+    stat = os.statvfs(path)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
