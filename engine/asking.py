@@ -6,13 +6,16 @@ of the shards' answers. It knows nothing of how it is waited for.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from parkade.asks import Ask, AwaitEnd, Inquiry, StopWaiting
 from parkade.errors import BlockingInEventLoop
 from parkade.inbox import Inbox
 from parkade.shard.commands import Command
 from parkade.waiters import LoopWaiter, ThreadWaiter
+
+if TYPE_CHECKING:
+    from parkade.drive import Drive
 
 __all__ = ["Asker", "Request", "TimeIsUp", "check_not_on_loop"]
 
@@ -51,8 +54,9 @@ class Request(Generic[T]):
 class Asker:
     """Puts requests to one host."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, drive: "Drive") -> None:
         self._inbox = inbox
+        self._drive = drive
 
     def ask(self, request: Request[T], timeout_s: float | None = None) -> T:
         """Blocks until the answer is durable. Raises `BlockingInEventLoop` on a loop's thread,
@@ -65,7 +69,7 @@ class Asker:
             self._inbox.enter(sum(request.sizes))
         self._inbox.put(_asks(request, waiter))
         try:
-            if not waiter.wait(timeout_s):
+            if not self._drive.wait_for(waiter, timeout_s):
                 raise TimeIsUp
         except BaseException:
             self._leave(request, waiter)
@@ -82,6 +86,7 @@ class Asker:
         if request.sizes:
             await self._inbox.aenter(sum(request.sizes))
         self._inbox.put(_asks(request, waiter))
+        self._drive.stir()
         try:
             if not await waiter.wait(timeout_s):
                 raise TimeIsUp

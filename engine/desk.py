@@ -166,6 +166,7 @@ class Desk:
             standing += f", due in {span_text(max(0, due_ms - now_ms))}"
         elif info.state == "running":
             standing += f", attempt {info.attempts}"
+        standing += self.runtime.drive.advice
         return ResultTimeout(info.id, waited_ms=waited_ms or 0, why=standing)
 
     def until(self, until_ms: int) -> str:

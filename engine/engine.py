@@ -84,7 +84,7 @@ class Engine(Tasks):
                 raise ConfigError.option("Engine", "shards", shards, f"use 1 to {SHARDS_MAX}")
         _check_durability(durability)
         self.path = os.path.abspath(os.fspath(path))
-        self.clock: Clock = SystemClock() if clock is None else clock
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._shards = shards
         self._lock_wait_ms = parse_duration_ms(lock_wait, what="Engine(lock_wait)")
         policy = (
@@ -107,6 +107,11 @@ class Engine(Tasks):
         self.default_policy = policy
         self.dead = DeadLetters(self)
         self.include(*include)
+
+    @property
+    def clock(self) -> Clock:
+        """What tells this engine the time."""
+        return self._clock
 
     # ------------------------------------------------------------------------ open and close
 
@@ -171,7 +176,8 @@ class Engine(Tasks):
                 runtime.start()
                 desk = Desk(runtime)
                 self._submitting = Submitting(desk)
-                desk.serve(control_handlers(self))
+                if runtime.drive.has_threads:
+                    desk.serve(control_handlers(self))
             except BaseException:
                 runtime.abandon()
                 raise

@@ -9,16 +9,17 @@ import os
 import random
 import threading
 import traceback
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 
 from parkade.admission import Admission
 from parkade.asking import Asker
 from parkade.attempts import Attempts
 from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
+from parkade.drive import Drive
 from parkade.errors import EngineClosed
-from parkade.executor import Executor, Job
+from parkade.executor import Job
 from parkade.host import Host
 from parkade.house import House
 from parkade.io import ShardIO, Writer
@@ -48,12 +49,13 @@ CHECKPOINT_AT_STOP_MS = 30_000  # a stop that cannot write its checkpoint by the
 class RuntimeOptions:
     """What an engine was constructed with, as the runtime needs it; ms and bytes.
 
-    `disk`, `open_store`, `sizing`, `entropy`: those of this machine unless a test has its own.
+    `disk`, `open_store`, `sizing`, `entropy`, `make_drive`: those of this machine unless a test has
+    its own.
     """
 
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "keep_done_ms", "max_payload", "open_store", "sizing", "threads",
+        "keep_done_ms", "make_drive", "max_payload", "open_store", "sizing", "threads",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +72,7 @@ class RuntimeOptions:
         open_store: Callable[..., Parked] = Parked.open,
         sizing: Sizing | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
+        make_drive: Callable[[], Drive] = Drive,
     ) -> None:
         self.durability = durability
         self.threads = threads
@@ -82,6 +85,7 @@ class RuntimeOptions:
         self.open_store = open_store
         self.sizing = sizing or Sizing()
         self.entropy = entropy
+        self.make_drive = make_drive
 
 
 class Runtime:
@@ -94,6 +98,7 @@ class Runtime:
         self.options = options
         self.tasks = tasks
         self.clock = clock
+        self.drive = options.make_drive()
         self.pid = os.getpid()
         self.identity: Identity = directory.identity(options.durability)
         self.salt = int.from_bytes(directory.manifest.salt, "big")
@@ -167,8 +172,7 @@ class Runtime:
             self.report("leasing serials in the house", error)
 
     def _open_shards(self) -> "list[Future[OpenShard]]":
-        with ThreadPoolExecutor(min(self.shard_count, 8), "parkade-open") as pool:
-            opening = [pool.submit(self._open_shard, n) for n in range(self.shard_count)]
+        opening = self.drive.open_each(self.shard_count, self._open_shard)
         for number, future in enumerate(opening):
             error = future.exception()
             if error is not None and (self.identity.is_new or not isinstance(error, StoreError)):
@@ -196,16 +200,17 @@ class Runtime:
         start = SettledMs(max(settled)) if settled else None
         self.settled_clock = SettledClock(start, now, mono)
         self.host = Host(self.clock, self.settled_clock, self, options.keep_done_ms)
-        self.executor = Executor(
+        self.executor = self.drive.make_executor(
             thread_count=options.threads,
             deliver=self.host.deliver,
             clock=self.clock,
             entropy=self.entropy,
             result_bytes_max=options.max_payload,
         )
-        self._house_io = ShardIO("parkade-house", self.host.post)
+        make_io = self.drive.make_io
+        self._house_io = make_io("parkade-house", self.host.post)
         self.writer = Writer("parkade-writer", self.host.post)
-        self.ios = [ShardIO(f"parkade-io-{n:03d}", self.host.post) for n in range(self.shard_count)]
+        self.ios = [make_io(f"parkade-io-{n:03d}", self.host.post) for n in range(self.shard_count)]
         self.shards = [
             ShardHost(n, self.host, self.ios[n], self.writer) for n in range(self.shard_count)
         ]
@@ -221,16 +226,19 @@ class Runtime:
             else:
                 _storage_log.critical("%s", shard_error(self.directory.path, shard.number, error))
                 shard.refuse(error)
-        self.asker = Asker(self.host.inbox)
+        self.asker = Asker(self.host.inbox, self.drive)
 
     def start(self) -> None:
         """Settles the attempts that the last owner lost, then opens the door."""
-        for worker in (self._house_io, self.writer, *self.ios):
-            worker.start()
         shards = self.host.open_shards()
         self.lost_at_open = sum(len(shard.core.running) for shard in shards)
         self.attempts.settle_lost(shards, self._begin_admission)
-        self.host.start()
+        self.drive.start(self)
+
+    @property
+    def workers(self) -> "Sequence[ShardIO | Writer]":
+        """Those that work for the core, beside it."""
+        return (*self.ios, self.writer, self._house_io)
 
     def _begin_admission(self) -> None:
         self.attempts.is_admitting = self.options.has_attempts and not self.attempts.is_stopping
@@ -345,7 +353,8 @@ class Runtime:
         return self.host.call(give_back), _count_begun(unfinished)
 
     def _wait(self, event: threading.Event, timeout_ms: int) -> bool:
-        return event.is_set() or self.clock.wait(event, timeout_ms) or event.is_set()
+        is_set = event.is_set() or self.drive.wait(self.clock, event, timeout_ms)
+        return is_set or event.is_set()
 
     def _checkpoint(self, timeout_ms: int) -> bool:
         """Makes the stores equal to the states; whether all of them are."""
@@ -363,7 +372,7 @@ class Runtime:
         """Ends all threads after what they have in hand; whoever still waits gets an answer."""
         host = self.host
         host.end()
-        for worker in (*self.ios, self.writer, self._house_io):
+        for worker in self.workers:
             worker.close()
         host.run_posted()
         host.inbox.close(EngineClosed("engine.stop"))
