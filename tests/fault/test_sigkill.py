@@ -1,0 +1,171 @@
+"""Fifty lives over one directory, each ended by SIGKILL at a random moment.
+
+What was acknowledged is there, what was cancelled stays so, every attempt that a kill ended is
+accounted for, nothing is stuck, and the counters equal a recount.
+"""
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.engines import PATIENCE_S, recount, runtime_of, walk
+from kit.killed import FAR, KEYS, TASKS, declare
+from parkade import Engine, TicketInfo
+from parkade.shard.states import PENDING, RUNNING
+
+LIVES = 50
+LIFE_S_MAX = 0.7
+WORKERS = Path(__file__).parents[1]
+
+
+class Told:
+    """What the lives said, in the order they said it."""
+
+    def __init__(self, path: Path) -> None:
+        self.submitted: dict[str, str] = {}
+        self.named: dict[str, set[str]] = defaultdict(set)
+        self.tried: set[str] = set()
+        self.cancels: dict[str, str] = {}
+        self.begun: dict[str, list[int]] = defaultdict(list)
+        self.ended: set[tuple[str, int]] = set()
+        self.lives = self.opened = 0
+        self.errors: list[str] = []
+        self.keys: dict[str, int] = {}  # in which life a handler of that key began that goes on
+        for line in path.read_text().splitlines():
+            self.take(line)
+
+    def take(self, line: str) -> None:
+        what, *words = line.split(" ")
+        if what == "S":
+            self.submitted[words[0]] = words[1]
+        elif what == "U":
+            self.named[words[0]].add(words[1])
+            self.submitted[words[1]] = "named"
+        elif what == "T":
+            self.tried.add(words[0])
+        elif what == "C":
+            self.cancels[words[0]] = words[1]
+        elif what == "H":
+            self.take_start(words[0], int(words[1]), words[2])
+        elif what == "E":
+            self.ended.add((words[0], int(words[1])))
+            self.keys.pop(words[2], None)
+        elif what == "life":
+            self.lives += 1
+        elif what == "open":
+            self.opened += 1
+        else:
+            self.errors.append(line)
+
+    def take_start(self, ticket: str, fence: int, key: str) -> None:
+        if key != "-":
+            assert self.keys.get(key) != self.lives, f"two at once of {key}"
+            self.keys[key] = self.lives
+        self.begun[ticket].append(fence)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("sigkill")
+    live(path)
+    yield path
+
+
+def live(path: Path) -> None:
+    """All lives, one after the other."""
+    dice = random.Random(4)
+    environment = os.environ | {"PYTHONPATH": str(WORKERS)}
+    command = [sys.executable, "-m", "kit.killed", str(path / "data"), str(path / "log")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as workers:
+        assert workers.stdin is not None
+        assert workers.stdout is not None
+        for seed in range(LIVES):
+            durability = "disk" if seed % 3 else "process"
+            workers.stdin.write(f"go {seed} {durability}\n")
+            workers.stdin.flush()
+            pid = int(workers.stdout.readline())
+            select.select([workers.stdout], [], [], dice.uniform(0.0, LIFE_S_MAX))
+            os.kill(pid, signal.SIGKILL)
+            assert workers.stdout.readline() == "died -9\n", Told(path / "log").errors
+        workers.stdin.close()
+
+
+def test_fifty_kills_lose_nothing_that_was_acknowledged(directory: Path) -> None:
+    told = Told(directory / "log")
+    assert told.errors == []
+    assert told.opened > LIVES // 2, "most lives were long enough to open"
+    assert len(told.submitted) > 500
+    engine = Engine(str(directory / "data"), threads=16)
+    declare(engine)
+    with engine:
+        runtime = runtime_of(engine)
+
+        def is_idle() -> bool:
+            counts = (shard.core.counters for shard in runtime.shards)
+            return not any(
+                (state == PENDING and task != FAR) or state == RUNNING
+                for counted in counts
+                for task, state in counted
+            )
+
+        assert runtime.host.when(is_idle).wait(PATIENCE_S), engine.stats()
+        infos = {info.id: info for info in walk(engine.find, limit=1000)}
+        check_tickets(told, infos)
+        check_attempts(told, infos, engine)
+        stats = engine.stats()
+        assert stats.by_task == recount(engine)
+        assert [shard.status for shard in stats.shards] == ["open"] * 3
+        assert sum(shard.recoveries + shard.quarantined for shard in stats.shards) == 0
+        assert sum(shard.journal_segments for shard in stats.shards) <= 3 * 20
+    assert engine.stop().clean
+
+
+def check_tickets(told: Told, infos: dict[str, TicketInfo]) -> None:
+    lost = [each for each in told.submitted if each not in infos]
+    assert lost == [], "an acknowledged submit was lost"
+    assert {each: infos[each].task for each in told.submitted} == told.submitted
+    many = {name: ids for name, ids in told.named.items() if len(ids) > 1}
+    assert many == {}, "a unique named two tickets"
+    states = Counter((told.cancels.get(each), infos[each].state) for each in told.cancels)
+    assert {state for answer, state in states if answer == "cancelled"} == {"cancelled"}
+    assert {state for answer, state in states if answer == "requested"} <= {"cancelled", "done"}
+    assert {info.state for info in infos.values() if info.task == FAR} <= {"scheduled", "cancelled"}
+    for info in infos.values():
+        if info.task != FAR and info.id not in told.tried:
+            assert info.state in ("done", "dead"), info
+        if info.state == "dead":
+            assert info.dead_reason == "crashed", info
+    assert {info.task for info in infos.values()} <= set(TASKS)
+    assert {info.key for info in infos.values() if info.key} <= {f"k{n}" for n in range(KEYS)}
+
+
+def check_attempts(told: Told, infos: dict[str, TicketInfo], engine: Engine) -> int:
+    """Each start has one outcome: its own, or that it was lost."""
+    lost = 0
+    for ticket, fences in told.begun.items():
+        info = infos[ticket]
+        assert fences == sorted(set(fences)), "a fence began twice, or after a later one"
+        assert fences[-1] <= info.fence
+        rows = engine.ticket(ticket).attempts()
+        assert [row.fence for row in rows] == list(range(1, info.fence + 1)), (ticket, rows)
+        outcomes = {row.fence: row.outcome for row in rows}
+        assert set(outcomes.values()) <= {"done", "error", "lost", "cancelled"}, outcomes
+        assert info.attempts == info.fence
+        for fence in fences:
+            if (ticket, fence) not in told.ended:
+                lost += 1
+                assert outcomes[fence] in ("lost", "cancelled"), (ticket, fence, outcomes)
+        if "lost" in outcomes.values():
+            assert info.maybe_applied
+    assert lost > 10, "kills met running handlers"
+    return lost
