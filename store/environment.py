@@ -127,7 +127,6 @@ def reading(path: str) -> Iterator[None]:
         lmdb.PageNotFoundError,
         lmdb.InvalidError,
         lmdb.VersionMismatchError,
-        lmdb.PanicError,
     ) as error:
         raise Damage(path, 0, str(error)) from error
     except (lmdb.Error, OSError) as error:

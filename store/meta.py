@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-MAGIC = b"parkstor"
+MAGIC = b"PARKADES"
 IDENTITY, STATE, COUNTERS, LANE_ROWS = b"identity", b"state", b"counters", b"lane_rows"
 
 _IDENTITY = struct.Struct(">8sI5sI")

@@ -13,7 +13,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import lmdb
@@ -54,6 +54,7 @@ __all__ = ["MAP_BYTES", "Parked", "ParkedReader", "Stat"]
 
 MAP_BYTES = 64 << 20
 GROWTH_PERCENT = 75  # of the map in use: then it grows, while there is still room to delete
+ENTER_TRIES = 5  # to read beside an owner that grows, or after killed readers
 READERS_OUT_MS = 2_000  # a snapshot takes milliseconds; one that stays longer is a fault of ours
 SPENT_BLOBS_MAX = 1_024  # of table `ended`, dropped per commit
 MARGIN_BYTES = 1 << 20  # less than this free on the disk beyond what a commit needs: it was full
@@ -75,14 +76,13 @@ class ParkedReader:
     Within the process that owns a store use its `Parked`: LMDB cannot open one twice.
     """
 
-    def __init__(
-        self, directory: str, environment: lmdb.Environment, tables: Tables, *, is_owner: bool
-    ) -> None:
+    _environment: lmdb.Environment
+    _tables: Tables
+    _is_owner = False
+
+    def __init__(self, directory: str) -> None:
         self.directory = directory
         self.path = f"{directory}/{DATA_FILE}"
-        self._environment = environment
-        self._tables = tables
-        self._is_owner = is_owner
         self._gate = Gate()
         self._spent: dict[bytes, None] = {}
 
@@ -101,8 +101,9 @@ class ParkedReader:
             directory, map_bytes=MAP_BYTES, is_readonly=True, has_lock=is_live
         )
         try:
-            tables = open_tables(environment, f"{directory}/{DATA_FILE}", is_new=False)
-            reader = ParkedReader(directory, environment, tables, is_owner=False)
+            reader = ParkedReader(directory)
+            reader._environment = environment
+            reader._tables = open_tables(environment, reader.path, is_new=False)
             with reader.snapshot() as snapshot:
                 check_identity(snapshot, salt, shard)
         except BaseException:
@@ -116,13 +117,14 @@ class ParkedReader:
 
         What LMDB raises inside comes out as `Damage` or `ReadFailed`.
         """
-        self._gate.enter()
-        try:
-            with reading(self.path), self._begin() as transaction:
-                on_spent = self._note_spent if self._is_owner else None
-                yield Snapshot(transaction, self._tables, self.path, on_spent)
-        finally:
-            self._gate.leave()
+        with reading(self.path):
+            transaction = self._enter()
+            try:
+                with transaction:
+                    on_spent = self._note_spent if self._is_owner else None
+                    yield Snapshot(transaction, self._tables, self.path, on_spent)
+            finally:
+                self._gate.leave()
 
     def stat(self) -> Stat:
         """Rows per table and bytes; a constant number of reads."""
@@ -140,21 +142,44 @@ class ParkedReader:
         return used_bytes(self._environment)
 
     def close(self) -> None:
-        """Let go of the files. Twice is once."""
-        self._gate.shut(READERS_OUT_MS)
-        self._environment.close()
-        self._gate.open()
+        """Let go of the files. Twice is once.
 
-    def _begin(self) -> "lmdb.Transaction[memoryview]":
+        A snapshot that stays open keeps them open, for as long as the process lives.
+        """
+        if self._gate.shut(READERS_OUT_MS):
+            self._environment.close()
+            self._gate.open()
+
+    def _enter(self) -> "lmdb.Transaction[memoryview]":
+        """A transaction to read, for which the gate has been entered."""
+        for _ in range(ENTER_TRIES):
+            self._gate.enter()
+            try:
+                return self._environment.begin(buffers=True)
+            except lmdb.MapResizedError:
+                self._gate.leave()
+                self._grow(0)  # to what its owner has made of it meanwhile
+            except lmdb.ReadersFullError:
+                self._gate.leave()
+                # A process that was killed may have left its slots behind.
+                self._environment.reader_check()
+            except BaseException:
+                self._gate.leave()
+                raise
+        raise ReadFailed(self.path, errno.EBUSY, "too many readers, or it grows all the time")
+
+    def _grow(self, map_bytes: int) -> bool:
+        """Let the readers out and set the size of the map; False when they do not leave.
+
+        Never under a reader: its pages would be pulled away while it reads them.
+        """
+        if not self._gate.shut(READERS_OUT_MS):
+            return False
         try:
-            return self._environment.begin(buffers=True)
-        except lmdb.MapResizedError:
-            # Its owner has grown it meanwhile.
-            self._environment.set_mapsize(0)
-        except lmdb.ReadersFullError:
-            # A process that was killed may have left its slots behind.
-            self._environment.reader_check()
-        return self._environment.begin(buffers=True)
+            self._environment.set_mapsize(map_bytes)
+        finally:
+            self._gate.open()
+        return True
 
     def _note_spent(self, key: bytes) -> None:
         self._spent[key] = None
@@ -173,6 +198,7 @@ class Parked(ParkedReader):
     counters: dict[tuple[str, int], int]
     lane_names: dict[int, bytes]
     lane_rows: dict[int, int]
+    _is_owner = True
 
     def __init__(
         self,
@@ -193,8 +219,7 @@ class Parked(ParkedReader):
         self._free_bytes = free_bytes or _free_bytes
         self._committing = threading.Lock()
         self._upkeep = Upkeep()
-        self.directory = directory
-        self.path = f"{directory}/{DATA_FILE}"
+        super().__init__(directory)
 
     @classmethod
     def open(
@@ -261,15 +286,17 @@ class Parked(ParkedReader):
         """Close and open again, after a commit failed with room on the disk.
 
         Then look at `lsn`: a commit that failed while its last page was written may be there.
-        Raises what `open` raises; then the store is closed.
+        Raises what `open` raises, and `ReadFailed` as long as a snapshot is open; a store that
+        could not be opened again is closed.
         """
         with self._committing:
-            self.close()
+            super().close()
             self._attach()
 
     def close(self) -> None:
-        """Wait for a commit under way is the caller's; lets readers out and closes the files."""
-        super().close()
+        """Let go of the files, once a commit under way is done. Twice is once."""
+        with self._committing:
+            super().close()
 
     def _create(self) -> None:
         """Make directory, file and tables. Killed half-way, it is done again."""
@@ -279,7 +306,9 @@ class Parked(ParkedReader):
                 self.directory, map_bytes=self._map_bytes, is_new=True, sync=self._sync
             )
         except OSError as error:
-            raise WriteFailed(self.directory, error.errno or errno.EIO) from error
+            raise self._failure(error, MARGIN_BYTES) from error
+        except ReadFailed as error:
+            raise self._failure(OSError(error.code, error.detail), MARGIN_BYTES) from error
         try:
             tables = open_tables(environment, self.path, is_new=True)
             with environment.begin(write=True) as transaction:
@@ -303,8 +332,8 @@ class Parked(ParkedReader):
         length = file_bytes(self.path)
         environment = open_environment(self.directory, map_bytes=self._map_bytes, sync=self._sync)
         try:
-            tables = open_tables(environment, self.path, is_new=False)
-            super().__init__(self.directory, environment, tables, is_owner=True)
+            self._tables = open_tables(environment, self.path, is_new=False)
+            self._environment = environment
             with self.snapshot() as snapshot:
                 check_identity(snapshot, self._salt, self._shard)
                 self._state = snapshot.state()
@@ -343,7 +372,8 @@ class Parked(ParkedReader):
                 at=self._at,
             )
             self._at("before_commit")
-        fill_up(self._environment, self.path)
+        with suppress(OSError, ReadFailed):  # the batch is durable; the next commit does it
+            fill_up(self._environment, self.path)
         for key in spent:
             self._spent.pop(key, None)
         if batch.lane_names:
@@ -362,22 +392,9 @@ class Parked(ParkedReader):
             wanted *= 2
         return wanted > map_bytes and self._grow(wanted)
 
-    def _grow(self, map_bytes: int) -> bool:
-        """Let the readers out and set the size of the map; False when they do not leave.
-
-        Never under a reader: its pages would be pulled away while it reads them.
-        """
-        if not self._gate.shut(READERS_OUT_MS):
-            return False
-        try:
-            self._environment.set_mapsize(map_bytes)
-        finally:
-            self._gate.open()
-        return True
-
     def _failure(
         self, error: lmdb.Error | OSError, need_bytes: int
-    ) -> NoRoom | WriteFailed | ReadFailed | Damage:
+    ) -> NoRoom | WriteFailed | Damage:
         """What a failed commit was. LMDB tells a full disk from a broken one as little as the
         system does: at a commit both are I/O errors."""
         code = system_code(error)

@@ -7,7 +7,7 @@ them, so a commit that fails needs no undoing: the next batch starts from what i
 import copy
 import json
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parkade.store.batch import Batch, Claim, pack_ended
 from parkade.store.entry import EXPIRY, NEGATIVE, SERIAL_MAX, pack_entry
@@ -101,7 +101,7 @@ def decode(serial: int, head: bytes) -> HeadFacts | None:
     )
 
 
-def pending(due_ms: int, lane_number: int = 1, **more: object) -> Car:
+def pending(due_ms: int, lane_number: int = 1, **more: Any) -> Car:
     car = Car(lane_number, PENDING, due_ms, due_ms, "agenda", body=b"Ppayload")
     return car._replace(**more)
 

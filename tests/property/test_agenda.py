@@ -1,4 +1,4 @@
-"""The agenda against a sorted multiset: whatever is written, split, cleared and swept, in any order."""
+"""The agenda against a sorted multiset, whatever is written, split, cleared and swept."""
 
 import itertools
 from collections import Counter

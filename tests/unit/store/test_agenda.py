@@ -7,7 +7,7 @@ import pytest
 
 from kit.parking import idle_batch, open_parked, sweep_all
 from parkade.store.batch import Batch, Commit
-from parkade.store.entry import NEGATIVE, SERIAL_MAX, pack_entry, parse_blob_key
+from parkade.store.entry import NEGATIVE, SERIAL_MAX, BlobKey, pack_entry, parse_blob_key
 from parkade.store.errors import Damage
 from parkade.store.parked import Parked
 from parkade.store.sweep import cut_at
@@ -27,10 +27,10 @@ def entry(due_ms: int, serial: int, flags: int = 0) -> bytes:
     return pack_entry(due_ms, serial, due_ms, 1, flags)
 
 
-def blobs(parked: Parked) -> list[tuple[int, int, int, int, int]]:
+def blobs(parked: Parked) -> list[BlobKey]:
     with parked.snapshot() as snapshot:
         cursor = snapshot.transaction.cursor(snapshot.tables.agenda)
-        return [tuple(parse_blob_key(key)) for key in cursor.iternext(values=False)]
+        return [parse_blob_key(key) for key in cursor.iternext(values=False)]
 
 
 def test_fifty_thousand_and_one_tickets_of_one_millisecond_come_in_two_sweeps(

@@ -45,7 +45,7 @@ def test_an_entry_is_29_bytes_that_are_written_down() -> None:
 def test_entries_sort_by_due_and_then_by_serial() -> None:
     positions = [(1, 2), (1, 300), (2, 1), (256, 0), (1 << 40, 5)]
     packed = [pack_entry(due, serial, 9, 9) for due, serial in positions]
-    assert sorted(packed[::-1]) == packed
+    assert sorted([packed[4], *packed[:4]]) == packed
 
 
 def test_the_upper_key_of_a_position_lies_behind_all_entries_of_that_position() -> None:
