@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 DATA_FILE = "data.mdb"
+MAP_BYTES = 64 << 20  # before it grows
 READERS_MAX = 126
 TABLES_MAX = 32  # room for tables of later formats
 INDEX_SERIAL_BYTES = 8

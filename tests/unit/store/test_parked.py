@@ -371,7 +371,7 @@ def test_growth_waits_for_a_reader_and_holds_the_next_one(tmp_path: Path) -> Non
 def test_a_reader_that_does_not_leave_is_never_pulled_its_map_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parkade.store.parked.READERS_OUT_MS", 1)
+    monkeypatch.setattr("parkade.store.parked_reader.READERS_OUT_MS", 1)
     parked = open_parked(tmp_path, map_bytes=1 << 20)
     now = filled(parked)
     grown = content({n: pending(NOW, body=b"P" + b"x" * 9_000) for n in range(1_000, 1_500)}, lsn=2)
