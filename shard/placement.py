@@ -202,12 +202,18 @@ class Placement:
         command and no read comes in; None: never. What is past is to be done now."""
         if self.load_queue and not self.loads_out:
             return 0
-        wakes = [self.wheel.next_wake(), self._overlay_wake(), next_refill_ms(self.lanes)]
+        wakes = [self.next_timer(), next_refill_ms(self.lanes)]
+        if self._can_sweep():
+            wakes.append((self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2)
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+    def next_timer(self) -> int | None:
+        """When the next ticket that memory knows of comes due or expires, in ms; None: none will.
+        One that lies beyond the horizon and is not hot is the agenda's."""
+        wakes = [self.wheel.next_wake(), self._overlay_wake()]
         expiry_ms = self.expiries.next_ms()
         if expiry_ms is not None:
             wakes.append(expiry_ms + self.clock_lag_ms)
-        if self._can_sweep():
-            wakes.append((self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2)
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def _overlay_wake(self) -> int | None:

@@ -39,9 +39,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 SEEDS_DEFAULT = 10
 
-# The one story that is shaped like a test; the runner beside it says what it awaits.
-collect_ignore_glob = ["stories/test_s8_*.py"]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --seed and --seeds."""

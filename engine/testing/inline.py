@@ -1,0 +1,188 @@
+"""Attempts on the thread of the test: the engine's own executor, without its threads.
+
+What an attempt sees and what becomes of it is told by the same code as in an engine with threads;
+only who calls it is another.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from parkade.attempt import Attempt
+from parkade.clock import Clock
+from parkade.executor import Executor, Job
+from parkade.settling import Settler
+from parkade.shard.commands import Outcome
+from parkade.store.record import ErrorText
+from parkade.testing.report import Killed, Raised
+from parkade.threads import ThreadPool
+
+__all__ = ["InlineExecutor", "off_loop"]
+
+
+@contextmanager
+def off_loop() -> Generator[None, None, None]:
+    """As on a thread without an event loop, which is where plain handlers run."""
+    get, put = asyncio._get_running_loop, asyncio._set_running_loop  # pyright: ignore[reportPrivateUsage]
+    loop = get()
+    put(None)
+    try:
+        yield
+    finally:
+        put(loop)
+
+
+class InlineExecutor(Executor):
+    """Keeps its jobs until `run_next`, one call for each. `raised`: what the attempts that failed
+    ended with, until somebody clears it. `killed`: where a handler ended the process."""
+
+    def __init__(
+        self,
+        *,
+        deliver: Callable[[list[Outcome]], None],
+        clock: Clock,
+        entropy: Callable[[], int],
+        result_bytes_max: int,
+    ) -> None:
+        super().__init__(
+            thread_count=1,
+            deliver=self._arrived,
+            clock=clock,
+            entropy=entropy,
+            result_bytes_max=result_bytes_max,
+        )
+        self.raised: list[Raised] = []
+        self.killed: Killed | None = None
+        self.interrupt: KeyboardInterrupt | None = None
+        self._pass_on = deliver
+        self._threads = _Here(self._attend, self._refuse)
+        self._settler = _Noting(
+            self, clock=clock, entropy=entropy, result_bytes_max=result_bytes_max
+        )
+        self._jobs: deque[Job] = deque()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._arrival: asyncio.Future[None] | None = None
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        self._jobs.extend(jobs)
+
+    def running(self) -> list[tuple[int, int, bool]]:
+        waiting = [(job.serial, job.fence, False) for job in self._jobs]
+        return waiting + super().running()
+
+    def close(self) -> None:
+        self._jobs.clear()
+        super().close()
+        with off_loop():
+            self._runner.close()
+
+    # ---------------------------------------------------------------------------- for the drive
+
+    @property
+    def next_job(self) -> Job | None:
+        return self._jobs[0] if self._jobs else None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a coroutine is on its way."""
+        return bool(super().running())
+
+    def run_next(self) -> None:
+        """Runs a plain handler to its end; begins a coroutine on the loop that runs here, or else
+        on one of its own. Raises `Killed` where the handler did."""
+        job = self._jobs.popleft()
+        if self.kind_of(job.task) == "thread":
+            with off_loop():
+                super().start([job])
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = self._runner.get_loop()
+        self.attach_loop(loop)
+        super().start([job])
+
+    def wait_here(self) -> None:
+        """Until an outcome of a coroutine has come, with its loop run on this thread."""
+        self._runner.run(self.wait())
+
+    async def wait(self) -> None:
+        """The same, on the loop that runs here."""
+        self._arrival = asyncio.get_running_loop().create_future()
+        try:
+            await self._arrival
+        finally:
+            self._arrival = None
+
+    def _arrived(self, outcomes: list[Outcome]) -> None:
+        self._pass_on(outcomes)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+
+class _Here(ThreadPool[Any]):
+    """No threads: what is put is attended to at once."""
+
+    def __init__(
+        self, attend: Callable[[Any], None], refuse: Callable[[Sequence[Any], BaseException], None]
+    ) -> None:
+        super().__init__(1, attend, refuse)
+
+    def put(self, work: Sequence[Any]) -> None:
+        for piece in work:
+            self._attend(piece)
+
+
+class _Noting(Settler):
+    """Settles as ever, and keeps the exceptions themselves."""
+
+    def __init__(self, executor: InlineExecutor, **given: Any) -> None:
+        super().__init__(**given)
+        self._executor = executor
+
+    def raised(self, job: Job, attempt: Attempt, error: BaseException, ran_ms: int) -> Outcome:
+        self._see(error)
+        raised = self._executor.raised
+        place = len(raised)  # before what a policy raises that is asked about it
+        outcome = super().raised(job, attempt, error, ran_ms)
+        if outcome.error is not None:
+            raised.insert(place, _raised(job, error))
+        return outcome
+
+    def overran(
+        self, job: Job, timeout_ms: int, ran_ms: int, error: BaseException | None = None
+    ) -> Outcome:
+        self._see(error)
+        outcome = super().overran(job, timeout_ms, ran_ms, error)
+        if error is not None:
+            self._note(job, error)
+        return outcome
+
+    def unreadable(self, job: Job, error: BaseException) -> Outcome:
+        self._note(job, error)
+        return super().unreadable(job, error)
+
+    def _unkept(self, job: Job, value: Any, error: BaseException) -> Outcome:
+        self._note(job, error)
+        return super()._unkept(job, value, error)
+
+    def _broken_policy(self, job: Job, error: BaseException, asked_about: ErrorText) -> Outcome:
+        self._note(job, error)
+        return super()._broken_policy(job, error, asked_about)
+
+    def _note(self, job: Job, error: BaseException) -> None:
+        self._executor.raised.append(_raised(job, error))
+
+    def _see(self, error: BaseException | None) -> None:
+        """Ctrl-C is for whoever runs the tests; it is raised again once the attempt is settled."""
+        if isinstance(error, Killed):
+            self._executor.killed = error
+            raise error
+        if isinstance(error, KeyboardInterrupt):
+            self._executor.interrupt = error
+
+
+def _raised(job: Job, error: BaseException) -> Raised:
+    return Raised(job.ticket_id, job.task.name, job.number, error)
