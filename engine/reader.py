@@ -33,7 +33,7 @@ from parkade.shard.ticket import format_id
 from parkade.shard_host import DamagedTicket
 from parkade.stats import ShardCounts, sum_up
 from parkade.store.disk import Disk, RealDisk
-from parkade.store.errors import StoreError
+from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest, read_manifest
 from parkade.translating import opening_error, shard_error
 from parkade.views import AttemptInfo, Page, ShardStats, State, Stats, TicketInfo
@@ -194,6 +194,8 @@ class Bystander:
             for shard in self._shards:
                 try:
                     shards.append(_shard_stats(shard, now_ms, counts))
+                except ReadFailed as error:
+                    raise self._error(shard.number, error) from error
                 except StoreError as error:
                     reason = str(self._error(shard.number, error))
                     shards.append(ShardStats(shard.number, "refused", reason, *[0] * 9))
@@ -218,6 +220,11 @@ class Bystander:
             raise self._error(number, error) from error
 
     def _error(self, number: int, error: Exception) -> ParkadeError:
+        if isinstance(error, ReadFailed):
+            return ConfigError(
+                f"{self._path} cannot be read: {error}. Run this as a user who may read all of it",
+                code="PK-111",
+            )
         return shard_error(self._path, number, error)
 
 

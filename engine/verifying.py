@@ -17,7 +17,7 @@ from parkade.shard.retry import expiry_of
 from parkade.shard.states import PENDING, STATES
 from parkade.shard.ticket import HeadDamage, decode_ticket, format_id
 from parkade.store.disk import Disk
-from parkade.store.errors import StoreError
+from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest
 from parkade.store.record import RecordDamage, decode_records
 from parkade.store.snapshot import Snapshot
@@ -39,6 +39,7 @@ class PartReport:
     tail_frames: int = 0
     problems: list[str] = field(default_factory=list)
     is_cut: bool = False
+    is_unread: bool = False  # the system would not let it be read, which tells nothing of it
 
     @property
     def is_sound(self) -> bool:
@@ -71,6 +72,7 @@ def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
         with house.held(see):
             pass
     except (StoreError, RecordDamage, msgspec.MsgspecError) as error:
+        report.is_unread = isinstance(error, ReadFailed)
         report.problems.append(str(error))
     finally:
         house.close()
@@ -92,6 +94,7 @@ def _verify_shard(
             if deep:
                 check(sight.core)
     except StoreError as error:
+        report.is_unread = isinstance(error, ReadFailed)
         report.problems.append(str(error))
     except AssertionError as error:
         report.problems.append(f"the journal leads to a state that cannot be: {error}")

@@ -55,6 +55,7 @@ def _facts(part: PartReport) -> dict[str, Any]:
         "tickets": part.tickets,
         "journal_records": part.journal_records,
         "tail_frames": part.tail_frames,
+        "unreadable": part.is_unread,
         "problems": part.problems,
         "more_problems": part.is_cut,
     }
@@ -71,6 +72,7 @@ def _print(screen: Screen, part: PartReport) -> None:
         return
     count = f"{PROBLEMS_MAX}+" if part.is_cut else count_text(len(part.problems))
     noun = "problem" if count == "1" else "problems"
-    screen.line(f"{name}  {screen.colour('DAMAGED', 'red')}  {count} {noun}")
+    mark = "UNREADABLE" if part.is_unread else "DAMAGED"
+    screen.line(f"{name}  {screen.colour(mark, 'red')}  {count} {noun}")
     for problem in part.problems:
         screen.line(f"  {clean(problem)}")

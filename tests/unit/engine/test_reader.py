@@ -1,5 +1,6 @@
 """A reader: what somebody sees of a directory who does not own it, whoever does."""
 
+import errno
 import shutil
 import threading
 from pathlib import Path
@@ -17,8 +18,10 @@ from parkade.errors import (
     StorageDamaged,
     UnknownTicket,
 )
-from parkade.reader import open_readonly
+from parkade.reader import Reader, existing_manifest, open_readonly
+from parkade.store.disk import RealDisk
 from parkade.store.manifest import Manifest
+from parkade.verifying import verify_parts
 
 DAY_MS = 86_400_000
 
@@ -281,3 +284,30 @@ def test_many_threads_may_ask_one_reader(left: tuple[Path, list[str], str]) -> N
         for thread in threads:
             thread.join()
     assert wrong == []
+
+
+def test_what_the_system_does_not_let_be_read_is_not_called_damage(
+    left: tuple[Path, list[str], str],
+) -> None:
+    class Refusing(RealDisk):
+        def listdir(self, path: str) -> list[str]:
+            if path.endswith("shard-001/journal"):
+                raise OSError(errno.EACCES, "no", path)
+            return super().listdir(path)
+
+    path, sleepers, _ = left
+    disk = Refusing()
+    states: list[str] = []
+    with Reader(disk, str(path), SystemClock()) as reader:
+        with pytest.raises(ConfigError, match="cannot be read"):
+            reader.stats()
+        for ticket_id in sleepers:
+            try:
+                states.append(reader.info(ticket_id).state)
+            except ConfigError as error:
+                states.append(error.code)
+    assert set(states) == {"scheduled", "PK-111"}
+    manifest = existing_manifest(disk, str(path), 0)
+    parts = list(verify_parts(disk, str(path), manifest, deep=True))
+    assert [part.is_unread for part in parts] == [False, False, True]
+    assert [part.is_sound for part in parts] == [True, True, False]
