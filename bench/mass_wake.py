@@ -38,8 +38,8 @@ PAST_S = 0.05  # closed until so long after the due time
 class Crowd(Stage):
     """A stage with a handler that notes when it begins."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, *, run: bool = True) -> None:
+        super().__init__(directory, run=run)
         self.began: list[float] = []
 
         @self.engine.task(name="wake")
@@ -86,7 +86,7 @@ def run(asked: Options) -> dict[str, float]:
 
 def submit_and_close(directory: Path, count: int, ahead_s: float) -> float:
     """Leaves a closed directory with so many tickets; their due time. The engine runs nothing."""
-    stage = Crowd(directory)
+    stage = Crowd(directory, run=False)
     due = moment(ahead_s)
     with stage:
         stage.engine.submit_many([stage.call_at(due)] * count)

@@ -61,7 +61,7 @@ def own_directory(
     Raises `EngineInUse`, `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError` (PK-111
     for a directory that cannot be used, PK-112 for too few file descriptors).
     """
-    _check_place(path)
+    _check_place(disk, path)
     try:
         found = read_manifest(disk, path)
         if found is None:
@@ -93,21 +93,14 @@ def own_directory(
     return Directory(disk, path, lock, manifest, is_new)
 
 
-def _check_place(path: str) -> None:
+def _check_place(disk: Disk, path: str) -> None:
     parent = os.path.dirname(path)
-    if os.path.lexists(path):
-        if not os.path.isdir(path):
+    if disk.exists(path):
+        if not disk.stat(path).is_directory:
             raise ConfigError(
                 f"{path} is a file, not a directory. Give the path of a directory", code="PK-111"
             )
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            owner = os.stat(path).st_uid
-            raise ConfigError(
-                f"{path} (owned by user {owner}) may not be read and written by user "
-                f"{os.geteuid()}. Give this user the rights, or another directory",
-                code="PK-111",
-            )
-    elif not os.path.isdir(parent):
+    elif not disk.exists(parent):
         raise ConfigError(
             f"{parent} does not exist, so {path} cannot be made in it. Make the parent directory "
             "first, or give another path",
@@ -143,7 +136,7 @@ def _check_descriptors(shards: int) -> None:
 
 def _acquire(disk: Disk, path: str, clock: Clock, wait_ms: int) -> DirectoryLock:
     """Waits for an owner that is leaving, as a reloader's old process does."""
-    owner = Owner(os.getpid(), socket.gethostname(), clock.now_ms(), _title(), _boot())
+    owner = Owner(os.getpid(), socket.gethostname(), clock.now_ms(), _title())
     until_ms = clock.monotonic_ms() + wait_ms
     never = threading.Event()
     while True:
@@ -160,12 +153,3 @@ def _title() -> str:
     """The command line of this process, shortened."""
     name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
     return " ".join([name, *sys.argv[1:4]])[:100]
-
-
-def _boot() -> str:
-    """What tells this boot of the machine from another; empty where nothing does."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

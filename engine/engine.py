@@ -7,6 +7,7 @@ directory; leaving it drains, checkpoints and lets the directory go.
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -43,6 +44,10 @@ __all__ = ["Engine"]
 P = ParamSpec("P")
 R = TypeVar("R")
 _AUTO: Any = UNSET
+
+
+# A library prints nothing by itself: whoever wants to hear configures logging.
+logging.getLogger("parkade").addHandler(logging.NullHandler())
 
 
 class Engine(Tasks):
