@@ -244,3 +244,27 @@ def test_an_empty_batch_of_a_store_that_stands_still_changes_no_row(tmp_path: Pa
     assert not result.has_refine_due
     assert not result.has_upkeep
     assert blobs(parked) == before
+
+
+def test_the_entries_of_one_position_come_together_whatever_the_limit(tmp_path: Path) -> None:
+    """A position is exclusive: the second of them could not be asked for."""
+    parked = open_parked(tmp_path / "store")
+    same = [pack_entry(NOW + 1, 7, first_due, lane) for first_due in (1, 2) for lane in (1, 2)]
+    commit(parked, [entry(NOW, 1), *same, entry(NOW + 2, 2)])
+    with parked.snapshot() as snapshot:
+        first = snapshot.sweep((0, 0), NOW + 9, 2)
+        second = snapshot.sweep(first.position, NOW + 9, 2)
+    assert [serial for _, serial, _, _ in first.entries] == [1, 7, 7, 7, 7]
+    assert first.position == (NOW + 1, 7)
+    assert [serial for _, serial, _, _ in second.entries] == [2]
+
+
+def test_a_position_at_the_very_end_of_a_bucket_is_past_that_bucket(tmp_path: Path) -> None:
+    parked = open_parked(tmp_path / "store")
+    commit(parked, [entry(NOW + 9 * DAY + 5, 1), entry(NOW + 1, 2)])
+    end = (NOW + 10 * DAY - 1, SERIAL_MAX)
+    with parked.snapshot() as snapshot:
+        swept = snapshot.sweep(end, NOW + 11 * DAY, 10)
+        assert snapshot.first_position(end) is None
+        assert snapshot.first_position((NOW + 1, 2)) == (NOW + 9 * DAY + 5, 1)
+    assert (swept.position, swept.needs_refine) == ((NOW + 11 * DAY, SERIAL_MAX), False)
