@@ -94,6 +94,7 @@ class Placement:
         self.stale = 0  # timers in the wheel whose ticket has moved on, about
         self.load_queue: deque[int] = deque()
         self.loads_out = 0  # reads of due tickets under way
+        self.refills_out = 0  # reads of lanes' rows under way
         self.sweep_from: int | None = None
         self.is_stalled = False
         self.clock_lag_ms = 0
@@ -435,18 +436,21 @@ class Placement:
                 self._refill(lane, None, now_ms)
                 continue
             lane.is_refilling = True
+            self.refills_out += 1
             asks.append(RefillAsk(lane.number, unpack(lane.edge), room_of(lanes, lane)))
         return asks
 
     def refill_lost(self, lane_number: int) -> None:
         """The read failed: it is wanted again."""
         self._refill_drops = 0
+        self.refills_out -= 1
         self.lanes.lane_by_number(lane_number).is_refilling = False
 
     def refilled(self, result: Refilled, now_ms: int) -> bool:
         """Rows of a lane were read. False: stale, and wanted again."""
         lane = self.lanes.lane_by_number(result.lane_number)
         lane.is_refilling = False
+        self.refills_out -= 1
         if not self.memory.is_fresh(result.snapshot_lsn):
             self._refill_drops += 1
             return False
@@ -463,8 +467,13 @@ class Placement:
 
     @property
     def hold_completion(self) -> bool:
-        """Whether a read was overtaken twice: the next completion waits until it is in."""
-        return max(self._sweep_drops, self._load_drops, self._refill_drops) >= _DROPS_MAX
+        """Whether a read is under way that was overtaken twice before: the next completion waits
+        until it is in."""
+        return (
+            (self.sweep_from is not None and self._sweep_drops >= _DROPS_MAX)
+            or (self.loads_out > 0 and self._load_drops >= _DROPS_MAX)
+            or (self.refills_out > 0 and self._refill_drops >= _DROPS_MAX)
+        )
 
     # ------------------------------------------------------------------ admission
 

@@ -91,7 +91,8 @@ class StoredAt(NamedTuple):
     first_due_ms: int
     lane_number: int
     expiry_ms: int = 0  # where its marked extra entry of the agenda is; 0: none
-    in_lane: bool | None = False  # its entry is a row of `lanes`, not of the agenda; None: not known
+    # Its entry is a row of `lanes`, not of the agenda; None: not known.
+    in_lane: bool | None = False
 
 
 class TicketId(NamedTuple):

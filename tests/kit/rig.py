@@ -364,7 +364,10 @@ class Rig:
             position = ticket.due_ms << SERIAL_BITS | serial
             placement = self.core.placement
             is_unswept = placement.wants_checkpoint and position > placement.horizon
-            assert serial in lanes.seats or is_outside or is_unswept, ("due and not in its lane", ticket)
+            assert serial in lanes.seats or is_outside or is_unswept, (
+                "due and not in its lane",
+                ticket,
+            )
 
 
 def fields(ticket: Ticket) -> tuple[Any, ...]:
