@@ -113,7 +113,8 @@ class StoreReader:
     def refill(self, ask: RefillAsk) -> tuple[Refilled, set[int]]:
         """The next rows of a lane, with the heads and unique rows of their tickets."""
         with self.store.snapshot() as snapshot:
-            rows = snapshot.lane_rows(ask.lane_number, limit=ask.limit, after=ask.after)
+            after = ask.after if ask.after > POSITION_FIRST else None  # before all: from the first
+            rows = snapshot.lane_rows(ask.lane_number, limit=ask.limit, after=after)
             got = Read(Loaded(snapshot.lsn, {}, {}))
             for _, serial, _ in rows:
                 self._load_one(snapshot, serial, True, got, in_lane=True)
