@@ -297,7 +297,7 @@ class Runtime:
         Whatever interrupts it, the directory is let go.
         """
         try:
-            if self.host.fatal is None:
+            if self.host.fatal is None and not self._is_closed:
                 return self._stop(drain_ms, cancel_ms)
         except BaseException:
             self.abandon()

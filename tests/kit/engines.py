@@ -16,6 +16,7 @@ from parkade.store.parked import Parked
 __all__ = [
     "PATIENCE_S",
     "Gate",
+    "checkpoint",
     "hold_handlers",
     "make",
     "recount",
@@ -62,6 +63,17 @@ def when(engine: Engine, condition: Callable[[Runtime], bool]) -> None:
     runtime = runtime_of(engine)
     event = runtime.host.when(lambda: condition(runtime))
     assert event.wait(PATIENCE_S), "it never came to that"
+
+
+def checkpoint(engine: Engine) -> None:
+    """Has everything in the stores, and what sleeps out of memory."""
+
+    def want() -> None:
+        for shard in runtime_of(engine).host.open_shards():
+            shard.checkpointing.is_wanted = True
+
+    runtime_of(engine).host.call(want)
+    when(engine, lambda runtime: all(shard.is_quiet for shard in runtime.shards))
 
 
 class Gate:

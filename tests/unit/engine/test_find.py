@@ -6,21 +6,8 @@ from typing import Any
 
 import pytest
 
-from kit.engines import make, recount, runtime_of, walk
-from parkade import ConfigError, Engine
-
-
-def checkpoint(engine: Engine) -> None:
-    """Has everything in the stores, and what sleeps out of memory."""
-    runtime = runtime_of(engine)
-
-    def want() -> None:
-        for shard in runtime.shards:
-            shard.checkpointing.is_wanted = True
-
-    runtime.host.call(want)
-    event = runtime.host.when(lambda: all(shard.is_quiet for shard in runtime.shards))
-    assert event.wait(20)
+from kit.engines import checkpoint, make, recount, runtime_of, walk
+from parkade import ConfigError
 
 
 @pytest.mark.parametrize("is_parked", [False, True], ids=["hot", "parked"])

@@ -1,0 +1,607 @@
+"""One shard fails: what its callers hear, how it comes back, and that the others do not notice."""
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from kit.clock import ManualClock
+from kit.engines import (
+    PATIENCE_S,
+    checkpoint,
+    hold_handlers,
+    make,
+    recount,
+    rig,
+    runtime_of,
+    when,
+)
+from kit.faulty import FaultyDisk
+from parkade import (
+    Engine,
+    PartialSubmit,
+    StorageDamaged,
+    StorageError,
+    StorageFull,
+    Task,
+    TicketFailed,
+)
+from parkade.shard.ticket import part_of_key
+from parkade.store.parked import Parked
+from parkade.store.rows import seal, unseal
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+def key_of(shard: int, shards: int = 2) -> str:
+    """A key whose tickets are in this shard."""
+    return next(f"k{n}" for n in range(100) if part_of_key(f"k{n}") % shards == shard)
+
+
+def keyed(task: "Task[..., Any]", shard: int) -> "Task[..., Any]":
+    return task.options(key=key_of(shard))
+
+
+def statuses(engine: Engine) -> list[str]:
+    return [shard.status for shard in engine.stats().shards]
+
+
+def recovered(engine: Engine, count: int = 1, shard: int = 0) -> None:
+    when(
+        engine,
+        lambda runtime: runtime.shards[shard].recoveries == count and runtime.shards[shard].is_open,
+    )
+
+
+def fail_append(engine: Engine, disk: FaultyDisk, task: "Task[..., Any]") -> StorageError:
+    disk.break_next("write", "shard-000/journal")
+    with pytest.raises(StorageError) as caught:
+        keyed(task, 0).submit(0)
+    return caught.value
+
+
+# ------------------------------------------------------------------------------- the journal
+
+
+def test_a_failed_append_is_told_and_recovered_from_by_itself(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = task.options(delay="1h")
+        before = [keyed(later, shard).submit(shard).id for shard in (0, 1)]
+        error = fail_append(engine, disk, later)
+        assert error.code == "PK-109"
+        assert not isinstance(error, StorageFull)
+        assert "may or may not have been accepted" in str(error)
+        assert isinstance(error, OSError)
+        recovered(engine)
+        assert statuses(engine) == ["open", "open"]
+        after = [keyed(task, shard).submit(5) for shard in (0, 1)]
+        assert [ticket.result("20s") for ticket in after] == [5, 5]
+        assert {engine.ticket(each).info().state for each in before} == {"scheduled"}
+        assert recount(engine) == engine.stats().by_task
+    with make(tmp_path / "data", durability="process", run=False) as engine:
+        assert {engine.ticket(each).info().state for each in before} == {"scheduled"}
+
+
+def test_an_attempt_that_runs_meanwhile_is_not_lost(tmp_path: Path, disk: FaultyDisk) -> None:
+    with (
+        hold_handlers() as gate,
+        rig(make(tmp_path / "data", durability="process"), disk=disk) as engine,
+    ):
+
+        @engine.task
+        def work(n: int) -> int:
+            gate.enter()
+            return n
+
+        task = engine.task(name="note")(lambda n: n)
+        ticket = work.options(key=key_of(0)).submit(7)
+        follower = work.options(key=key_of(0)).submit(8)
+        gate.wait()
+        fail_append(engine, disk, task.options(delay="1h"))
+        recovered(engine)
+        info = ticket.info()
+        assert (info.state, info.attempts, info.fence) == ("running", 1, 1)
+        assert follower.info().state == "ready", "its key is still held"
+        gate.open()
+        assert ticket.result("20s") == 7
+        assert [attempt.outcome for attempt in ticket.attempts()] == ["done"]
+        assert not ticket.info().maybe_applied
+        assert follower.result("20s") == 8
+        assert runtime_of(engine).attempts.running == 0
+
+
+def test_an_outcome_that_could_not_be_written_is_written_after_the_recovery(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with (
+        hold_handlers() as gate,
+        rig(make(tmp_path / "data", durability="process"), disk=disk) as engine,
+    ):
+
+        @engine.task
+        def work(n: int) -> int:
+            gate.enter()
+            return n
+
+        ticket = work.options(key=key_of(0)).submit(7)
+        gate.wait()
+        disk.break_next("write", "shard-000/journal")
+        gate.open()
+        assert ticket.result("20s") == 7, "who waits does not notice"
+        recovered(engine)
+        assert [attempt.outcome for attempt in ticket.attempts()] == ["done"]
+        assert ticket.info().fence == 1
+
+
+def test_a_start_that_could_not_be_written_costs_no_attempt(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock), disk=disk)
+    with engine:
+        task = engine.task(name="note")(lambda n: n)
+        ticket = keyed(task, 0).options(delay="1s").submit(3)
+        disk.break_next("write", "shard-000/journal")
+        clock.advance(1_000)
+        assert ticket.result("20s") == 3
+        recovered(engine)
+        info = ticket.info()
+        assert (info.attempts, info.maybe_applied) == (1, False)
+        assert {attempt.outcome for attempt in ticket.attempts()} <= {"done", "released"}
+
+
+def test_an_attempt_lost_by_the_last_owner_stays_lost_if_saying_so_fails_at_first(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with hold_handlers() as gate, make(tmp_path / "data", durability="process") as engine:
+
+        @engine.task
+        def work() -> None:
+            gate.enter()
+
+        ticket_id = work.options(key=key_of(0)).submit().id
+        gate.wait()
+        runtime_of(engine).abandon()
+    # The tail written again and a header; then the frame that settles the lost attempt.
+    disk.break_next("write", "shard-000/journal", skip=2)
+    with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
+        engine.task(name="work")(lambda: None)
+        recovered(engine)
+        when(engine, lambda runtime: runtime.attempts.is_admitting)
+        ticket = engine.ticket(ticket_id)
+        assert ticket.attempts()[0].outcome == "lost"
+        assert ticket.info().maybe_applied
+
+
+def test_waiters_outlive_a_recovery(tmp_path: Path, disk: FaultyDisk) -> None:
+    with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        ticket = keyed(task, 0).options(delay="1h").submit(1)
+        ended: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                ticket.result()
+            except BaseException as error:
+                ended.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        when(engine, lambda runtime: any(shard.awaiting for shard in runtime.shards))
+        fail_append(engine, disk, task.options(delay="1h"))
+        recovered(engine)
+        when(engine, lambda runtime: any(shard.awaiting for shard in runtime.shards))
+        assert ticket.cancel() == "cancelled"
+        waiting.join(PATIENCE_S)
+        assert [type(error).__name__ for error in ended] == ["TicketCancelled"]
+
+
+def test_a_second_failure_within_a_minute_closes_the_shard_and_no_other(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock), disk=disk)
+    with hold_handlers() as gate, engine:
+
+        @engine.task
+        def work(n: int) -> int:
+            gate.enter()
+            return n
+
+        task = engine.task(name="note")(lambda n: n)
+        later = task.options(delay="1h")
+        kept = keyed(later, 0).submit(1)
+        running = keyed(work, 0).submit(2)
+        gate.wait()
+        fail_append(engine, disk, later)
+        recovered(engine)
+        fail_append(engine, disk, later)
+        when(engine, lambda runtime: runtime.shards[0].status == "refused")
+        for ask in (kept.info, kept.cancel, lambda: keyed(task, 0).submit(3), kept.result):
+            with pytest.raises(StorageError, match="shard-000"):
+                ask()
+        assert keyed(task, 1).submit(4).result("20s") == 4
+        plain = [task.submit(n) for n in range(8)]
+        assert [ticket.result("20s") for ticket in plain] == list(range(8))
+        assert {ticket.info().shard for ticket in plain} == {1}
+        with pytest.raises(PartialSubmit):
+            engine.submit_many([keyed(task, 0).call(1), keyed(task, 1).call(1)])
+        stats = engine.stats()
+        assert [shard.status for shard in stats.shards] == ["refused", "open"]
+        assert "shard-000" in (stats.shards[0].reason or "")
+        gate.open()
+        when(engine, lambda runtime: runtime.attempts.running == 0)
+        assert not engine.stop().clean
+    with make(tmp_path / "data", durability="process", clock=clock) as engine:
+        engine.task(name="work")(lambda n: n)
+        assert engine.ticket(kept.id).info().state == "scheduled"
+        info = engine.ticket(running.id).info()
+        assert info.maybe_applied, "its outcome could not be written"
+
+
+def test_after_a_minute_a_failure_is_the_first_again(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock), disk=disk)
+    with engine:
+        task = engine.task(name="note")(lambda n: n)
+        for count in (1, 2, 3):
+            fail_append(engine, disk, task.options(delay="1h"))
+            recovered(engine, count)
+            clock.advance(60_000)
+        assert statuses(engine) == ["open", "open"]
+
+
+def test_a_recovery_that_fails_closes_the_shard(tmp_path: Path, disk: FaultyDisk) -> None:
+    with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        disk.break_next("pread", "shard-000/journal")
+        fail_append(engine, disk, task)
+        when(engine, lambda runtime: runtime.shards[0].status == "refused")
+        with pytest.raises(StorageError, match="read its files"):
+            keyed(task, 0).submit(1)
+        assert keyed(task, 1).submit(2).result("20s") == 2
+
+
+def test_an_error_in_apply_throws_the_memory_away_and_not_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = keyed(task, 0).options(delay="1h")
+        kept = later.submit(1)
+        core = runtime_of(engine).shards[0].core
+
+        def broken(record: object) -> None:
+            raise AssertionError("a fault of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(core, "apply", broken)
+            with pytest.raises(StorageError, match="a fault of ours"):
+                later.submit(2)
+        recovered(engine)
+        assert kept.info().state == "scheduled"
+        assert keyed(task, 0).submit(3).result("20s") == 3
+        assert recount(engine) == engine.stats().by_task
+
+
+def test_an_error_in_a_turn_costs_one_shard_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        task = engine.task(name="note")(lambda n: n)
+        kept = keyed(task, 0).options(delay="1h").submit(1)
+        shard = runtime_of(engine).shards[0]
+
+        def broken() -> None:
+            raise AssertionError("a fault of ours")
+
+        monkeypatch.setattr(shard.read_ahead, "fire", broken)
+        assert keyed(task, 1).submit(2).result("20s") == 2
+        recovered(engine)
+        assert keyed(task, 0).submit(3).result("20s") == 3
+        assert kept.info().state == "scheduled"
+
+
+# ------------------------------------------------------------------------------- a full disk
+
+
+def test_a_full_disk_refuses_submits_lets_work_end_and_is_over_by_itself(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock, shards=1), disk=disk)
+    with hold_handlers() as gate, engine:
+
+        @engine.task
+        def work(n: int) -> int:
+            gate.enter()
+            return n
+
+        task = engine.task(name="note")(lambda text: len(text))
+        later = task.options(delay="1h")
+        running = [work.submit(n) for n in range(3)]
+        gate.wait(3)
+        kept = later.submit("x")
+        disk.is_full = True
+        with pytest.raises(StorageFull) as caught:
+            for _ in range(40):
+                later.submit("x" * 100_000)
+        assert caught.value.code == "PK-106"
+        assert "Nothing was accepted" in str(caught.value)
+        count = engine.stats().scheduled
+        with pytest.raises(StorageFull):
+            engine.submit_many([later.call("y"), later.call("z")])
+        assert kept.cancel() == "cancelled", "what ends things has a reserve"
+        gate.open()
+        assert [ticket.result("20s") for ticket in running] == [0, 1, 2]
+        assert engine.stats().scheduled == count - 1, "nothing of a refused submit is there"
+        assert statuses(engine) == ["open"]
+        disk.is_full = False
+        clock.advance(1_000)
+        when(engine, lambda runtime: not runtime.shards[0].is_full)
+        assert task.submit("again").result("20s") == 5
+        assert recount(engine) == engine.stats().by_task
+
+
+# ------------------------------------------------------------------------------- the store
+
+
+class Hooks:
+    """Opens stores whose commits fail when a test says so."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self.point = "before_commit"
+        self.failed = threading.Semaphore(0)
+
+    def at(self, point: str) -> None:
+        if point == self.point and self.codes:
+            code = self.codes.pop(0)
+            self.failed.release()
+            raise OSError(code, os.strerror(code))
+
+    def open(self, directory: str, **options: Any) -> Parked:
+        hook: Callable[[str], None] | None = self.at if "shard-000" in directory else None
+        return Parked.open(directory, commit_hook=hook, **options)
+
+
+@pytest.mark.parametrize("point", ["begin", "tickets", "agenda", "before_commit"])
+def test_a_commit_without_room_is_merged_back_and_tried_again(
+    tmp_path: Path, clock: ManualClock, point: str
+) -> None:
+    hooks = Hooks()
+    hooks.point = point
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock), open_store=hooks.open)
+    with engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = keyed(task, 0).options(delay="1h")
+        ids = [later.submit(n).id for n in range(20)]
+        hooks.codes = [errno.ENOSPC, errno.ENOSPC]
+        clock.advance(5_000)
+        assert hooks.failed.acquire(timeout=PATIENCE_S)
+        when(engine, lambda runtime: not runtime.shards[0].checkpointing.is_busy)
+        shard = runtime_of(engine).shards[0]
+        assert (shard.checkpoints, shard.recoveries) == (0, 0)
+        ids.append(later.submit(20).id)
+        engine.ticket(ids[3]).cancel()
+        clock.advance(1_000)
+        assert hooks.failed.acquire(timeout=PATIENCE_S)
+        when(engine, lambda runtime: not runtime.shards[0].checkpointing.is_busy)
+        clock.advance(1_000)
+        when(engine, lambda runtime: runtime.shards[0].checkpoints == 1)
+        assert statuses(engine) == ["open", "open"]
+        assert recount(engine) == engine.stats().by_task
+    with make(tmp_path / "data", durability="process", clock=clock, run=False) as engine:
+        states = [engine.ticket(each).info().state for each in ids]
+        assert states == ["scheduled"] * 3 + ["cancelled"] + ["scheduled"] * 17
+        assert recount(engine) == engine.stats().by_task
+
+
+def test_a_broken_commit_reopens_the_store_once_and_a_second_closes_the_shard(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    hooks = Hooks()
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock), open_store=hooks.open)
+    with engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = keyed(task, 0).options(delay="1h")
+        ids = [later.submit(n).id for n in range(20)]
+        hooks.codes = [errno.EIO]
+        clock.advance(5_000)
+        recovered(engine)
+        assert [engine.ticket(each).info().state for each in ids] == ["scheduled"] * 20
+        clock.advance(5_000)
+        when(engine, lambda runtime: runtime.shards[0].checkpoints == 1)
+        ids.append(later.submit(20).id)
+        hooks.codes = [errno.EIO]
+        clock.advance(5_000)
+        when(engine, lambda runtime: runtime.shards[0].status == "refused")
+        assert keyed(task, 1).submit(1).result("20s") == 1
+    with make(tmp_path / "data", durability="process", clock=clock, run=False) as engine:
+        assert [engine.ticket(each).info().state for each in ids] == ["scheduled"] * 21
+
+
+# ------------------------------------------------------------------------------- damage at open
+
+
+def written(path: Path) -> list[str]:
+    """A directory with tickets in both shards; their ids."""
+    with make(path, durability="process", run=False) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = task.options(delay="1h")
+        ids = [later.options(key=key_of(n % 2)).submit(n).id for n in range(6)]
+        checkpoint(engine)
+        ids += [later.options(key=key_of(n % 2)).submit(n).id for n in range(6)]
+        runtime_of(engine).abandon()  # no last checkpoint: the journals have records
+    return ids
+
+
+def cut_store(path: Path) -> None:
+    with open(path / "shard-000/store/data.mdb", "r+b") as file:
+        file.truncate(8192)
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda path: shutil.rmtree(path / "shard-000" / name)
+
+
+@pytest.mark.parametrize(
+    ("harm", "place"),
+    [
+        (remove("journal"), "journal"),
+        (remove("store"), "store"),
+        (cut_store, "data.mdb"),
+        (lambda path: shutil.rmtree(path / "shard-000"), "shard-000"),
+    ],
+    ids=["journal missing", "store missing", "store cut", "all missing"],
+)
+def test_a_damaged_shard_is_refused_with_its_place_and_the_others_run(
+    tmp_path: Path, harm: Callable[[Path], None], place: str
+) -> None:
+    path = tmp_path / "data"
+    ids = written(path)
+    harm(path)
+    for _ in range(2):
+        with make(path, durability="process") as engine:
+            task = engine.task(name="note")(lambda n: n)
+            stats = engine.stats()
+            assert [shard.status for shard in stats.shards] == ["refused", "open"]
+            with pytest.raises(StorageDamaged) as caught:
+                engine.ticket(ids[0]).info()
+            error = caught.value
+            assert (error.code, error.shard) == ("PK-105", 0)
+            assert place in error.where
+            assert error.reason
+            assert "parkade verify" in str(error)
+            assert "keeps running" in str(error)
+            assert engine.ticket(ids[1]).info().state == "scheduled"
+            assert keyed(task, 1).submit(5).result("20s") == 5
+            with pytest.raises(StorageDamaged):
+                keyed(task, 0).submit(5)
+            assert not engine.stop().clean
+
+
+def test_shards_that_were_swapped_are_told_from_damage(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    ids = written(path)
+    (path / "shard-000").rename(path / "x")
+    (path / "shard-001").rename(path / "shard-000")
+    (path / "x").rename(path / "shard-001")
+    with make(path, durability="process") as engine:
+        assert statuses(engine) == ["refused", "refused"]
+        with pytest.raises(StorageDamaged, match="belongs to shard 1, not to shard 0"):
+            engine.ticket(ids[0]).info()
+    (path / "shard-000").rename(path / "x")
+    (path / "shard-001").rename(path / "shard-000")
+    (path / "x").rename(path / "shard-001")
+    with make(path, durability="process") as engine:
+        assert all(engine.ticket(each).info() for each in ids)
+
+
+@pytest.mark.parametrize("name", ["journal", "store"])
+def test_without_its_house_an_engine_does_not_open(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "data"
+    written(path)
+    shutil.move(path / "house" / name, tmp_path / "aside")
+    with pytest.raises(StorageDamaged, match="The house") as caught:
+        make(path, durability="process").start()
+    assert caught.value.shard is None
+    shutil.move(tmp_path / "aside", path / "house" / name)
+    with make(path, durability="process") as engine:
+        assert statuses(engine) == ["open", "open"]
+
+
+# ------------------------------------------------------------------------------- damaged rows
+
+
+def harm_row(path: Path, shard: int, table: bytes, serial: int) -> None:
+    """Changes a byte of one row, with an engine that is closed."""
+    with lmdb.open(str(path / f"shard-{shard:03d}/store"), max_dbs=32, lib_version=0) as store:
+        rows = store.open_db(table)
+        key = serial.to_bytes(8, "big")
+        with store.begin(write=True) as transaction:
+            stored = bytes(transaction.get(key, db=rows) or b"")
+            harmed = bytes([stored[0] ^ 1]) + stored[1:]
+            transaction.put(key, harmed, db=rows)
+            assert unseal(key, harmed) is None
+            assert unseal(key, seal(key, b"x")) == b"x"
+
+
+def serial_of(engine: Engine, ticket_id: str) -> int:
+    return engine.desk("test").parse(ticket_id).serial
+
+
+def test_a_damaged_head_costs_one_ticket(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "data"
+    options: dict[str, Any] = {"durability": "process", "clock": clock}
+    with make(path, run=False, **options) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = task.options(delay="1h", key=key_of(0))
+        ids = [later.submit(n).id for n in range(5)]
+        serial = serial_of(engine, ids[2])
+    harm_row(path, 0, b"heads", serial)
+    with make(path, **options) as engine:
+        engine.task(name="note")(lambda n: n)
+        bad = engine.ticket(ids[2])
+        for ask in (bad.info, bad.cancel, bad.attempts):
+            with pytest.raises(StorageDamaged, match=f"serial {serial}"):
+                ask()
+        clock.advance(3_600_000)
+        good = [engine.ticket(each).result("20s") for each in ids if each != ids[2]]
+        assert good == [0, 1, 3, 4]
+        assert engine.stats().shards[0].quarantined == 1
+        assert statuses(engine) == ["open", "open"]
+
+
+def test_a_damaged_payload_is_never_run_and_keeps_nobody_of_its_key_waiting(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "data"
+    options: dict[str, Any] = {"durability": "process", "clock": clock}
+    with make(path, run=False, **options) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = task.options(delay="1h", key=key_of(0))
+        ids = [later.submit(n).id for n in range(4)]
+        serial = serial_of(engine, ids[0])
+    harm_row(path, 0, b"bodies", serial)
+    with make(path, **options) as engine:
+        ran: list[int] = []
+        engine.task(name="note")(lambda n: ran.append(n))
+        clock.advance(3_600_000)
+        for each in ids[1:]:
+            engine.ticket(each).result("20s")
+        assert ran == [1, 2, 3]
+        info = engine.ticket(ids[0]).info()
+        assert (info.attempts, info.fence) == (0, 0)
+        assert runtime_of(engine).attempts.running == 0
+
+
+def test_a_damaged_result_is_told_and_not_taken_for_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with make(path, durability="process") as engine:
+        task = engine.task(name="note", retry=None)(lambda n: 1 // n)
+        done = task.options(key=key_of(0)).submit(1)
+        assert done.result("20s") == 1
+        with pytest.raises(TicketFailed):
+            task.options(key=key_of(0)).submit(0).result("20s")
+        serial = serial_of(engine, done.id)
+    harm_row(path, 0, b"bodies", serial)
+    with make(path, durability="process") as engine:
+        with pytest.raises(StorageDamaged):
+            engine.ticket(done.id).result()
+        assert engine.ticket(done.id).info().state == "done"
