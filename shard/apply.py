@@ -197,6 +197,8 @@ class Applying:
             # The key is taken before the lane is left, or the next one would be handed on.
             self._begin(ticket)
             placement.leave(ticket)
+            if ticket.options is not None:
+                placement.expiries.disarm(serial)
             counts = self.by_task[ticket.task]
             counts[PENDING] -= 1
             counts[RUNNING] += 1
