@@ -96,7 +96,14 @@ def own_directory(
 def _check_place(disk: Disk, path: str) -> None:
     parent = os.path.dirname(path)
     if disk.exists(path):
-        if not disk.stat(path).is_directory:
+        try:
+            is_directory = disk.stat(path).is_directory
+        except OSError as error:  # a link to nowhere, a loop of links
+            raise ConfigError(
+                f"{path} cannot be looked at ({error.strerror}). Give the path of a directory",
+                code="PK-111",
+            ) from error
+        if not is_directory:
             raise ConfigError(
                 f"{path} is a file, not a directory. Give the path of a directory", code="PK-111"
             )
