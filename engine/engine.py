@@ -88,7 +88,7 @@ class Engine(Tasks):
             if shards > SHARDS_MAX:
                 raise ConfigError.option("Engine", "shards", shards, f"use 1 to {SHARDS_MAX}")
         _check_durability(durability)
-        self.path = os.path.abspath(os.fspath(path))
+        self.path: str = os.path.abspath(os.fspath(path))
         self._clock: Clock = SystemClock() if clock is None else clock
         self._shards = shards
         self._lock_wait_ms = parse_duration_ms(lock_wait, what="Engine(lock_wait)")

@@ -29,6 +29,7 @@ R = TypeVar("R")
 
 PAGE = 1_000
 SHARDS = 2
+DEFAULTS = {"durability": "memory", "lock_wait": 0, "async_limit": 1, "keep_done": None}
 
 
 class TestEngine(Engine):
@@ -37,9 +38,9 @@ class TestEngine(Engine):
 
     `path` None: a temporary directory that goes with the engine. `seed`: what is random (ids,
     jitter) is the same for the same seed in a new directory. The other options are those of
-    `Engine`; if they are not given, a new directory has 2 shards, one coroutine runs at a time
-    (`async_limit`), and nothing is synced (`durability="memory"`): what `crash` may take is only
-    what the process had not written.
+    `Engine`. If they are not given, a new directory has 2 shards, one coroutine runs at a time
+    (`async_limit`), ended tickets are kept for ever (`keep_done`), and nothing is synced
+    (`durability="memory"`), since a crash of the process loses nothing that was written.
     """
 
     __test__ = False  # no test class, whatever its name looks like
@@ -59,7 +60,7 @@ class TestEngine(Engine):
         self._manual_clock = ManualClock() if clock is None else clock
         if not isinstance(self._manual_clock, ManualClock):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError.option("TestEngine", "clock", clock, "use a ManualClock")
-        settings: dict[str, Any] = {"durability": "memory", "lock_wait": 0, "async_limit": 1}
+        settings: dict[str, Any] = DEFAULTS.copy()
         is_new = not os.path.exists(os.path.join(path, "manifest.json"))
         if is_new:
             settings["shards"] = SHARDS

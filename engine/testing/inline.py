@@ -64,6 +64,7 @@ class InlineExecutor(Executor):
         self._jobs: deque[Job] = deque()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._arrival: asyncio.Future[None] | None = None
+        self._is_waiting_here = False
 
     def start(self, jobs: Sequence[Job]) -> None:
         self._jobs.extend(jobs)
@@ -75,8 +76,10 @@ class InlineExecutor(Executor):
     def close(self) -> None:
         self._jobs.clear()
         super().close()
-        with off_loop():
-            self._runner.close()
+        self._end_wait()
+        if not self._is_waiting_here:  # closed by a coroutine on it, it is closed after that one
+            with off_loop():
+                self._runner.close()
 
     # ---------------------------------------------------------------------------- for the drive
 
@@ -106,7 +109,13 @@ class InlineExecutor(Executor):
 
     def wait_here(self) -> None:
         """Until an outcome of a coroutine has come, with its loop run on this thread."""
-        self._runner.run(self.wait())
+        self._is_waiting_here = True
+        try:
+            self._runner.run(self.wait())
+        finally:
+            self._is_waiting_here = False
+            if self._is_closed:
+                self._runner.close()
 
     async def wait(self) -> None:
         """The same, on the loop that runs here."""
@@ -118,6 +127,9 @@ class InlineExecutor(Executor):
 
     def _arrived(self, outcomes: list[Outcome]) -> None:
         self._pass_on(outcomes)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 

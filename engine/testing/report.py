@@ -22,9 +22,9 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What happened in one `run_until_idle`: how many tickets were done, died, were cancelled or
-    expired; how often one was retried or snoozed; how many attempts there were, and what those
-    that failed raised, in order."""
+    """What happened in one `run_until_idle`: how many tickets were done, died or were cancelled;
+    how often one was retried or snoozed; how many attempts there were, and what those that failed
+    raised, in order. `expired` counts from the run before."""
 
     done: int
     dead: int

@@ -32,7 +32,7 @@ from parkade.store.record import (
 )
 from parkade.testing.clock import ManualClock
 from parkade.testing.inline import InlineExecutor
-from parkade.testing.report import Drained, Raised, StillBusy
+from parkade.testing.report import Drained, Killed, Raised, StillBusy
 from parkade.waiters import ThreadWaiter
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class SteppedDrive(Drive):
         self.is_over = False
         self.run: Run | None = None
         self._records: Counter[type[Record]] = Counter()
+        self._expired_told = 0
         self._stirring = threading.RLock()
         self._is_stirring = False
         self._places: dict[str, int] = {}
@@ -177,16 +178,21 @@ class SteppedDrive(Drive):
                     yield
                 elif not (run.skip_time and self._skip()):
                     return
+        except Killed:
+            self.is_over = True
+            raise
         finally:
             self.run = None
             self._open_places(False)
             run.records = self._records - before
+            # What expired may have done so in an earlier pass, while somebody asked something.
+            run.records[Expired] = self._records[Expired] - self._expired_told
+            self._expired_told = self._records[Expired]
 
     def _go_on(self) -> bool:
         """Settles what has come; True, unless something ends the run."""
         executor = self.executor
         if executor.killed is not None:
-            self.is_over = True
             raise executor.killed
         if self.is_over:
             raise EngineClosed("engine.run_until_idle")
