@@ -7,7 +7,15 @@ import pytest
 
 from kit.parking import idle_batch, open_parked, sweep_all
 from parkade.store.batch import Batch, Commit
-from parkade.store.entry import NEGATIVE, SERIAL_MAX, BlobKey, pack_entry, parse_blob_key
+from parkade.store.entry import (
+    FINE_AHEAD_MS,
+    MIDDLE_AHEAD_MS,
+    NEGATIVE,
+    SERIAL_MAX,
+    BlobKey,
+    pack_entry,
+    parse_blob_key,
+)
 from parkade.store.errors import Damage
 from parkade.store.parked import Parked
 from parkade.store.sweep import cut_at
@@ -268,3 +276,61 @@ def test_a_position_at_the_very_end_of_a_bucket_is_past_that_bucket(tmp_path: Pa
         assert snapshot.first_position(end) is None
         assert snapshot.first_position((NOW + 1, 2)) == (NOW + 9 * DAY + 5, 1)
     assert (swept.position, swept.needs_refine) == ((NOW + 11 * DAY, SERIAL_MAX), False)
+
+
+@pytest.mark.parametrize("off", [-1, 0, 1])
+@pytest.mark.parametrize("border_ms", [MINUTE, HOUR, DAY])
+def test_a_sweep_ends_at_its_very_millisecond(tmp_path: Path, border_ms: int, off: int) -> None:
+    parked = open_parked(tmp_path / "store")
+    dues = [NOW + border_ms + step for step in range(-3, 4)]
+    commit(parked, [entry(due, due - NOW) for due in dues], NOW + border_ms)
+    until_ms = NOW + border_ms + off
+    with parked.snapshot() as snapshot:
+        swept = snapshot.sweep((0, 0), until_ms, 100)
+        rest = snapshot.sweep(swept.position, until_ms + DAY, 100)
+    assert [due for due, *_ in swept.entries] == [due for due in dues if due <= until_ms]
+    assert [due for due, *_ in rest.entries] == [due for due in dues if due > until_ms]
+    assert swept.position == (until_ms, SERIAL_MAX)
+
+
+@pytest.mark.parametrize(("level", "ahead_ms"), [(0, MIDDLE_AHEAD_MS), (1, FINE_AHEAD_MS)])
+def test_a_bucket_is_left_alone_until_its_start_is_near_enough(
+    tmp_path: Path, level: int, ahead_ms: int
+) -> None:
+    parked = open_parked(tmp_path / "store")
+    start_ms = NOW + 9 * DAY
+    commit(parked, [entry(start_ms + 5, 1)], start_ms - ahead_ms)
+    (before,) = blobs(parked)
+    assert before.level == level
+    commit(parked, [], start_ms - ahead_ms)
+    assert blobs(parked) == [before]
+    commit(parked, [], start_ms - ahead_ms + 1)
+    (after,) = blobs(parked)
+    assert after.level == level + 1
+
+
+def test_what_a_commit_touched_is_cleared_in_it_however_much_else_there_is(
+    tmp_path: Path,
+) -> None:
+    parked = open_parked(tmp_path / "store")
+    commit(parked, [entry(NOW + bucket * DAY, bucket) for bucket in range(9, 900)])
+    commit(parked, [entry(NOW, 1)])
+    commit(parked, [entry(NOW, 1, NEGATIVE)])
+    assert {blob.level for blob in blobs(parked)} == {0}
+
+
+def test_the_patrol_goes_all_around_the_agenda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parked = open_parked(tmp_path / "store")
+    commit(parked, [entry(NOW + bucket * DAY, bucket) for bucket in range(9, 900)])
+    commit(parked, [entry(NOW, 1)])
+    with monkeypatch.context() as patch:
+        patch.setattr("parkade.store.writer.TIDY_ENTRIES", 0)
+        assert commit(parked, [entry(NOW, 1, NEGATIVE)]).has_upkeep
+    assert [blob.level for blob in blobs(parked)].count(2) == 2
+    parked.close()
+    parked = open_parked(tmp_path / "store", is_new=False)
+    for _ in range(2 * (891 // 256 + 1)):
+        commit(parked, [])
+    assert {blob.level for blob in blobs(parked)} == {0}
