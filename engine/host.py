@@ -103,9 +103,12 @@ class Host:
         return value
 
     def when(self, condition: Callable[[], bool]) -> threading.Event:
-        """An event that is set at the end of the first pass in which `condition` holds."""
+        """An event that is set at the end of the first pass in which `condition` holds; or when
+        there are no more passes."""
         event = threading.Event()
-        self.post(self._conditions.append, (condition, event))
+        self.post(lambda: self._conditions.append((condition, event)))
+        if self._is_over:
+            self.run_posted()
         return event
 
     # ------------------------------------------------------------------------- its own thread
@@ -129,6 +132,9 @@ class Host:
         with self._over:
             while self._posted:
                 self._take_posted()
+            conditions, self._conditions = self._conditions, []
+            for _, event in conditions:
+                event.set()  # no pass will look at it: whoever waits has to
             self.wakeups.send()
 
     def _run(self) -> None:
@@ -219,11 +225,18 @@ class Host:
         if self._conditions:
             left: list[tuple[Callable[[], bool], threading.Event]] = []
             for condition, event in self._conditions:
-                if condition():
+                if self._holds(condition):
                     event.set()
                 else:
                     left.append((condition, event))
             self._conditions = left
+
+    def _holds(self, condition: Callable[[], bool]) -> bool:
+        try:
+            return condition()
+        except Exception as error:
+            self.report("a condition of somebody who waits", error)
+            return True
 
     def _wait_ms(self) -> int:
         if self._posted or self._outcomes or self.inbox:
