@@ -1,47 +1,126 @@
-"""Places are dealt to lanes: who goes first, and which lanes have nobody to send."""
+"""Who may start: places dealt to the lanes of all shards, the best first, and exactly."""
 
-from kit.rig import Rig
-from parkade.admission import Admission
-from parkade.shard.placement import Placement
-
-
-class Handlers:
-    """Every task has a handler."""
-
-    def kind_of(self, task: str) -> str | None:
-        return "thread"
+from kit.rig import NOW_MS, Rig
+from parkade.admission import Admission, Pick
+from parkade.limits import START_BATCH_MAX
+from parkade.shard import Bounds, Placement
 
 
-class Lanes:
-    """A shard as admission sees it."""
+class ShardOf:
+    """A shard as admission sees it, over a rig."""
 
-    number = 0
-
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.rig = Rig(Bounds())
+        self.suspects: set[int] = set()
 
     @property
     def placement(self) -> Placement:
         return self.rig.core.placement
 
     def is_suspect(self, serial: int) -> bool:
-        return self.rig.core.hot[serial].is_suspect
+        return serial in self.suspects
 
 
-def test_a_lane_whose_next_tickets_are_still_being_read_is_passed_over() -> None:
-    rig = Rig()
-    parked = rig.submit(9_000)
-    rig.checkpoint()
-    assert rig.core.placement.where(parked) == "parked"
-    rig.pass_ms(9_000)
-    hot = rig.submit(0)
-    rig.begin_sweep()
-    rig.end_reads()
-    rig.advance()
-    assert rig.core.placement.where(parked) == "loading"
+class Kinds:
+    def __init__(self, **kinds: str) -> None:
+        self.kinds = kinds
 
-    admission = Admission({"thread": 3}, Handlers())
-    picks = list(admission.take([Lanes(rig)], rig.now_ms))
+    def kind_of(self, task: str) -> str | None:
+        return self.kinds.get(task)
 
-    assert [pick.serial for pick in picks] == [hot]
-    assert admission.used == {"thread": 1}
+
+def setting(shards: int = 2, threads: int = 2, loops: int = 2) -> tuple[list[ShardOf], Admission]:
+    places = {"thread": threads, "loop": loops}
+    admission = Admission(places, Kinds(plain="thread", other="thread", coroutine="loop"))
+    return [ShardOf(number) for number in range(shards)], admission
+
+
+def take(admission: Admission, shards: list[ShardOf]) -> list[Pick]:
+    for shard in shards:
+        shard.rig.settle_down()
+    return list(admission.take(shards, NOW_MS))
+
+
+def test_the_oldest_of_all_shards_go_first_while_there_are_places() -> None:
+    shards, admission = setting(threads=3)
+    serials: dict[int, list[int]] = {0: [], 1: []}
+    for step in range(4):
+        for shard in shards:
+            shard.rig.last_serial = (NOW_MS << 20) + 10 * step + shard.number
+            serials[shard.number].append(shard.rig.submit(task="plain"))
+    picks = take(admission, shards)
+    assert [(pick.shard, pick.serial) for pick in picks] == [
+        (0, serials[0][0]), (1, serials[1][0]), (0, serials[0][1]),
+    ]  # fmt: skip
+    assert admission.used == {"thread": 3, "loop": 0}
+    assert take(admission, shards) == []
+    admission.release(0, serials[0][0], "thread", NOW_MS)
+    assert [pick.serial for pick in take(admission, shards)] == [serials[1][1]]
+
+
+def test_a_lane_without_a_place_or_a_handler_holds_no_other() -> None:
+    shards, admission = setting(shards=1, threads=1, loops=1)
+    rig = shards[0].rig
+    for task in ("nobody", "plain", "plain", "coroutine", "coroutine"):
+        rig.submit(task=task)
+    assert [pick.kind for pick in take(admission, shards)] == ["thread", "loop"]
+    assert not admission.has_places
+    assert take(admission, shards) == []
+
+
+def test_places_are_given_back_exactly() -> None:
+    shards, admission = setting(shards=1, threads=1)
+    rig = shards[0].rig
+    serials = [rig.submit(task="plain") for _ in range(3)]
+    for serial in serials:
+        (pick,) = take(admission, shards)
+        assert pick == Pick(0, serial, "thread")
+        assert rig.start(serial)[0].code == "started"
+        rig.settle(serial)
+        admission.release(0, serial, "thread", NOW_MS)
+    assert admission.used == {"thread": 0, "loop": 0}
+
+
+def test_one_suspect_runs_at_a_time_over_all_shards_and_holds_nobody_else() -> None:
+    shards, admission = setting(threads=10)
+    suspects = [shard.rig.submit(task="plain") for shard in shards for _ in range(2)]
+    for shard, pair in zip(shards, (suspects[:2], suspects[2:]), strict=True):
+        shard.suspects.update(pair)
+    others = [shard.rig.submit(task="other") for shard in shards]
+    picks = take(admission, shards)
+    assert len(picks) == 3
+    assert {pick.serial for pick in picks} >= set(others)
+    met = []
+    while True:
+        running = admission.suspect_running
+        if running is None:
+            break
+        met.append(running)
+        shard = shards[running[0]]
+        assert shard.rig.start(running[1])[0].code == "started"
+        shard.rig.settle(running[1])
+        admission.release(*running, "thread", NOW_MS)
+        take(admission, shards)
+    assert sorted(serial for _, serial in met) == sorted(suspects)
+    assert len(met) == 4
+
+
+def test_a_shard_that_is_gone_takes_its_held_suspects_with_it() -> None:
+    shards, admission = setting(threads=10)
+    first, second = (shard.rig.submit(task="plain") for shard in shards)
+    shards[0].suspects.add(first)
+    shards[1].suspects.add(second)
+    (pick,) = take(admission, shards)
+    admission.shard_is_gone(1 - pick.shard)
+    admission.release(pick.shard, pick.serial, "thread", NOW_MS)
+    assert admission.suspect_running is None
+
+
+def test_a_round_gives_no_more_than_a_batch() -> None:
+    shards, admission = setting(shards=1, threads=10_000)
+    rig = shards[0].rig
+    for _ in range(START_BATCH_MAX + 10):
+        rig.submit(task="plain")
+    assert len(take(admission, shards)) == START_BATCH_MAX
+    assert len(take(admission, shards)) == 10

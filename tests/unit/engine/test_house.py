@@ -1,0 +1,109 @@
+"""The house: what belongs to no shard, in a journal and a store of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from kit.clock import START_MS, ManualClock
+from kit.engines import make, runtime_of, when
+from kit.faulty import FaultyDisk
+from parkade.house import House
+from parkade.limits import SERIAL_LEASE
+from parkade.opening import Identity
+from parkade.store.disk import RealDisk
+from parkade.store.errors import Damage
+from parkade.store.journal import Sizing
+from parkade.store.record import Leased
+
+SALT = b"house"
+SIZING = Sizing(segment_bytes_first=64 << 10, frame_bytes_max=8 << 10, reserve_bytes=1 << 10)
+
+
+def entropy(count: int) -> bytes:
+    entropy.calls += 1  # type: ignore[attr-defined]
+    return entropy.calls.to_bytes(count, "big")  # type: ignore[attr-defined, no-any-return]
+
+
+entropy.calls = 0  # type: ignore[attr-defined]
+
+
+def open_house(path: Path, *, is_new: bool = False, salt: bytes = SALT) -> House:
+    identity = Identity(str(path), salt, "memory", is_new)
+    return House.open(RealDisk(), identity, sizing=SIZING, entropy=entropy)
+
+
+def test_a_lease_outlives_the_process_and_the_checkpoint(tmp_path: Path) -> None:
+    house = open_house(tmp_path, is_new=True)
+    assert house.state.lease_until == 0
+    house.append([Leased(100)])
+    house.append([Leased(50)])
+    assert house.state.lease_until == 100, "it only grows"
+    house.close(is_clean=False)
+    house = open_house(tmp_path)
+    assert house.state.lease_until == 100
+    house.checkpoint(now_ms=1, settled_ms=1)
+    house.append([Leased(200)])
+    house.close(is_clean=True)
+    house = open_house(tmp_path)
+    assert (house.state.lease_until, house.lsn) == (200, 3)
+    house.checkpoint(now_ms=1, settled_ms=1)
+    assert house.journal.segments == 1
+    house.close(is_clean=True)
+    house = open_house(tmp_path)
+    assert house.state.lease_until == 200
+    house.close(is_clean=True)
+
+
+def test_another_directorys_house_is_no_house(tmp_path: Path) -> None:
+    open_house(tmp_path, is_new=True).close(is_clean=True)
+    with pytest.raises(Damage, match="belongs to another directory"):
+        open_house(tmp_path, salt=b"other")
+
+
+def test_being_killed_again_and_again_piles_up_no_journal(tmp_path: Path) -> None:
+    for _ in range(15):
+        with make(tmp_path / "data", run=False) as engine:
+            runtime_of(engine).abandon()
+    with make(tmp_path / "data", run=False) as engine:
+        runtime = runtime_of(engine)
+        assert runtime.house.journal.segments <= 6
+        assert runtime.house.state.lease_until > 0
+
+
+def test_every_life_begins_behind_the_lease_of_the_one_before(tmp_path: Path) -> None:
+    clock = ManualClock()
+    ids: list[str] = []
+    for _ in range(4):
+        with make(tmp_path / "data", clock=clock, run=False) as engine:
+            task = engine.task(name="note")(lambda n: n)
+            ids += [task.submit(n).id for n in range(3)]
+            runtime_of(engine).abandon()
+        clock.set_wall_ms(START_MS - 86_400_000)
+    assert ids == sorted(set(ids)), "whatever the clock does, no id comes twice"
+
+
+def test_a_lease_is_renewed_in_the_background_and_again_after_a_failure(tmp_path: Path) -> None:
+    clock, disk = ManualClock(), FaultyDisk()
+    engine = make(tmp_path / "data", clock=clock, run=False)
+    vars(engine)["_options"].disk = disk
+    with engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = task.options(delay="3d")
+        house = runtime_of(engine).house
+        first = house.state.lease_until
+        disk.is_full = True
+        disk.break_next("preallocate", "house")
+        house.journal._spares._spares.clear()
+        clock.advance((SERIAL_LEASE >> 20) // 2)
+        later.submit(1)
+        assert disk.met.acquire(timeout=20)
+        when(engine, lambda runtime: not runtime.host._posted)
+        assert house.state.lease_until == first
+        disk.is_full = False
+        for _ in range(100):
+            clock.advance(70_000)
+            later.submit(2)
+            if house.state.lease_until > first:
+                break
+            when(engine, lambda runtime: True)
+        assert house.state.lease_until > first
