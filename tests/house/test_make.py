@@ -24,10 +24,11 @@ def made(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_time_budgets_sum_to_less_than_ten_minutes() -> None:
+def test_two_at_a_time_the_suites_end_within_ten_minutes() -> None:
     budgets = {name: int(s) for name, s in re.findall(r"^([A-Z]+)_S := (\d+)$", MAKEFILE, re.M)}
     assert len(budgets) >= 10
-    assert sum(budgets.values()) < TEST_S_MAX
+    # Graham's bound for a list of jobs on two machines: half the sum, and half of the longest.
+    assert (sum(budgets.values()) + max(budgets.values())) / 2 < TEST_S_MAX
 
 
 def test_every_folder_with_tests_is_run_by_the_test_command() -> None:
