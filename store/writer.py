@@ -265,6 +265,7 @@ def _end_claims(transaction: "Transaction[memoryview]", tables: Tables, settled_
             return False
         if budget <= 0:
             return True
+        # A bad blob is dropped: the rows it named are void all the same, and only stay on disk.
         names = unseal(key, cursor.value()) or b""
         cursor.delete()
         for at in range(0, len(names), 16):

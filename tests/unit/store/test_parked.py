@@ -65,6 +65,7 @@ def test_a_new_store_is_empty_and_at_lsn_nought(tmp_path: Path) -> None:
 def test_a_commit_is_there_after_closing_and_opening(tmp_path: Path) -> None:
     parked = open_parked(tmp_path, is_new=True, sync=True)
     now = filled(parked)
+    assert parked.lane_names == {1: b"mail", 2: b"bill", 3: b"ship"}
     parked.close()
     again = open_parked(tmp_path, is_new=False)
     assert (again.lsn, again.epoch, again.settled_ms) == (1, 1, NOW)
