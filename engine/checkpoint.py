@@ -11,7 +11,7 @@ import msgspec
 from parkade.index_keys import index_keys, task_digest
 from parkade.shard import ENTRY_AGENDA, ENTRY_LANE, Shard
 from parkade.shard.commands import UniqueRow
-from parkade.shard.states import DONE, PENDING, RUNNING
+from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
 from parkade.store.batch import Batch, Claim, Commit, pack_ended
 from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
@@ -20,7 +20,7 @@ __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
 _encode_row = msgspec.msgpack.Encoder().encode
-_KEPT = (PENDING, RUNNING)  # states that retention does not look at
+_KEPT = (PENDING, RUNNING, DEAD)  # states that retention does not look at
 
 
 class Checkpoint:
