@@ -137,7 +137,7 @@ def records_per_s(strip: Strip, seconds: float) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the floor and report it."""
-    asked = options("floor", QUESTION, argv)
+    asked = options("floor", QUESTION, argv, runs_full=3)
     with asked.scratch() as directory:
         effort = asked.pick(SMALLEST, FULL)
         taken = repeat(asked.runs, lambda: measure(directory, effort))

@@ -64,7 +64,7 @@ def made_us(stage: Stage) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("submit_many", QUESTION, argv)
+    asked = options("submit_many", QUESTION, argv, runs_full=3)
     taken = repeat(asked.runs, lambda: run(asked))
     marks = {"parked_floor_percent": at_least(10, 20)}
     count = asked.pick(COUNT_SMALL, COUNT_FULL)
