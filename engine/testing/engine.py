@@ -6,7 +6,7 @@ import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from os import PathLike
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from parkade.asking import check_not_on_loop
 from parkade.attempt import RUNNING
@@ -58,7 +58,7 @@ class TestEngine(Engine):
             self._temporary = tempfile.TemporaryDirectory(prefix="parkade-test-")
             path = self._temporary.name
         self._manual_clock = ManualClock() if clock is None else clock
-        if not isinstance(self._manual_clock, ManualClock):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(cast(object, self._manual_clock), ManualClock):
             raise ConfigError.option("TestEngine", "clock", clock, "use a ManualClock")
         settings: dict[str, Any] = DEFAULTS.copy()
         is_new = not os.path.exists(os.path.join(path, "manifest.json"))

@@ -21,17 +21,30 @@ from parkade.threads import ThreadPool
 
 __all__ = ["InlineExecutor", "off_loop"]
 
+# Documented under "Extending", for loops and tasks that are not asyncio's own.
+_enter_task, _leave_task = asyncio._enter_task, asyncio._leave_task  # pyright: ignore[reportPrivateUsage]
+_set_running_loop = asyncio._set_running_loop  # pyright: ignore[reportPrivateUsage]
+
 
 @contextmanager
 def off_loop() -> Generator[None, None, None]:
-    """As on a thread without an event loop, which is where plain handlers run."""
-    get, put = asyncio._get_running_loop, asyncio._set_running_loop  # pyright: ignore[reportPrivateUsage]
-    loop = get()
-    put(None)
+    """As on a thread without an event loop, which is where plain handlers run: they may block, and
+    have a loop of their own."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        yield
+        return
+    task = asyncio.current_task()
+    if task is not None:
+        _leave_task(loop, task)
+    _set_running_loop(None)
     try:
         yield
     finally:
-        put(loop)
+        _set_running_loop(loop)
+        if task is not None:
+            _enter_task(loop, task)
 
 
 class InlineExecutor(Executor):

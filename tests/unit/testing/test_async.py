@@ -75,6 +75,27 @@ def test_plain_handlers_of_an_async_test_run_as_if_there_were_no_loop(
     run(main())
 
 
+def test_plain_handlers_of_an_async_test_may_have_a_loop_of_their_own(
+    parkade_engine: TestEngine,
+) -> None:
+    async def fetch(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    @parkade_engine.task
+    def fetches(n: int) -> int:
+        return asyncio.run(fetch(n))
+
+    async def main() -> None:
+        before = asyncio.current_task()
+        ticket = await fetches.asubmit(1)
+        (await parkade_engine.arun_until_idle()).raise_errors()
+        assert await ticket == 1
+        assert asyncio.current_task() is before
+
+    run(main())
+
+
 def test_a_coroutine_handler_may_submit_and_look(parkade_engine: TestEngine) -> None:
     @parkade_engine.task
     async def leaf(n: int) -> int:
@@ -238,6 +259,23 @@ def test_an_engine_is_entered_and_left_on_a_loop() -> None:
             assert (await engine.arun_until_idle()).done == 1
         with pytest.raises(EngineClosed):
             await note.asubmit()
+
+    run(main())
+
+
+def test_an_engine_with_a_loop_of_its_own_can_be_left_on_another(
+    parkade_clock: ManualClock,
+) -> None:
+    engine = TestEngine(clock=parkade_clock).start()
+
+    @engine.task
+    async def note() -> None: ...
+
+    note.submit()
+    assert engine.run_until_idle().done == 1
+
+    async def main() -> None:
+        assert (await engine.astop()).clean
 
     run(main())
 

@@ -1,5 +1,6 @@
 """Runs of a test engine: what is done, in which order, what is told, and that no thread helps."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,7 +20,9 @@ from parkade import (
     RetryPolicy,
     Snooze,
     Tasks,
+    TicketError,
     TicketFailed,
+    Unsafe,
     WaitInsideAttempt,
     current_attempt,
 )
@@ -408,3 +411,49 @@ def test_a_directory_without_a_name_goes_with_its_engine() -> None:
     with engine:
         pass
     assert not Path(engine.path).exists()
+
+
+def test_every_end_is_the_same_as_in_an_engine_with_threads(tmp_path: Path) -> None:
+    def live_through(engine: Engine, run: Callable[[], object]) -> list[tuple[object, ...]]:
+        @engine.task(retry=None)
+        def act(what: str) -> object:
+            match what:
+                case "fail":
+                    raise Fail("declined", code=51)
+                case "unsafe":
+                    raise Unsafe("half written")
+                case "ambiguous":
+                    raise Ambiguous("no answer")
+                case "drop":
+                    raise Drop("user left")
+                case "group":
+                    raise ExceptionGroup("several", [ValueError("a"), Fail("b")])
+                case "error":
+                    raise ValueError("odd")
+                case "exit":
+                    raise SystemExit(3)
+                case "opaque":
+                    return object()
+            return what
+
+        names = ["fail", "unsafe", "ambiguous", "drop", "group", "error", "exit", "opaque", "done"]
+        tickets = [act.submit(name) for name in names]
+        run()
+        ends: list[tuple[object, ...]] = []
+        for ticket in tickets:
+            with contextlib.suppress(TicketError):
+                ticket.result(timeout=20)
+            info = ticket.info()
+            rows = [
+                (one.number, one.outcome, one.error_type, one.error, one.traceback)
+                for one in ticket.attempts()
+            ]
+            ends.append((info.state, info.dead_reason, info.error, info.maybe_applied, rows))
+        return ends
+
+    with TestEngine() as stepped:
+        here = live_through(stepped, stepped.run_until_idle)
+    with Engine(tmp_path / "data", shards=2, durability="memory") as threaded:
+        there = live_through(threaded, lambda: None)
+    assert here == there
+    assert len({end[:2] for end in here}) >= 6
