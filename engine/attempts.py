@@ -258,31 +258,34 @@ class Attempts:
         """
         lost = [(shard, ticket) for shard in shards for ticket in self._lost(shard)]
         suspects = sum(ticket.is_suspect for _, ticket in lost)
-        waiting = {shard.number for shard, _ in lost}
-        if not waiting:
-            then()
-            return
+        parts: list[tuple[ShardHost, list[LostItem]]] = []
         for shard in shards:
             items = [self._lost_item(ticket, suspects) for owner, ticket in lost if owner is shard]
-            if items:
-                self._put_lost(shard, items, waiting, then)
+            chunks = range(0, len(items), limits.LOST_CHUNK)
+            parts += [(shard, items[n : n + limits.LOST_CHUNK]) for n in chunks]
+        waiting = set(range(len(parts)))
+        if not waiting:
+            then()
+        for part, (shard, items) in enumerate(parts):
+            self._put_lost(shard, items, part, waiting, then)
 
     def _put_lost(
         self,
         shard: "ShardHost",
         items: list[LostItem],
+        part: int,
         waiting: set[int],
         then: Callable[[], None],
     ) -> None:
         def settled(answers: Any, error: BaseException | None) -> None:
             if answers is None and shard.status == "recovering":
-                self._put_lost(shard, items, waiting, then)
+                self._put_lost(shard, items, part, waiting, then)
                 return
-            waiting.discard(shard.number)
+            waiting.discard(part)
             if not waiting:
                 then()
 
-        shard.put(Ask(SettleLost(items), then=settled))
+        shard.put(Ask(SettleLost(items), then=settled, size=limits.OUTCOME_BYTES * len(items)))
 
     def _lost(self, shard: "ShardHost") -> list[Ticket]:
         lost: list[Ticket] = []

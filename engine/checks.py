@@ -6,6 +6,7 @@ from parkade.errors import ConfigError
 
 __all__ = ["check_choice", "check_count", "check_error_types", "check_text", "fill", "refuse"]
 
+COUNT_MAX = 1_000_000_000_000
 NAME_BYTES_MAX = 255  # of task names, keys, uniques and targets: they stand in indexes and labels
 
 
@@ -15,9 +16,11 @@ def refuse(call: str, name: str, value: object, advice: str) -> NoReturn:
 
 
 def check_count(call: str, name: str, value: object, *, least: int = 1) -> int:
-    """A whole number, not a bool, from `least` on."""
+    """A whole number, not a bool, from `least` on; what is beyond any use cannot be stored."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         refuse(call, name, value, f"a whole number from {least} on")
+    if value > COUNT_MAX:
+        refuse(call, name, value, f"a whole number of at most {COUNT_MAX:,}")
     return value
 
 

@@ -116,7 +116,8 @@ class _Bulk:
 
     def run(self, command: Any, why_not: Any) -> BulkResult:
         if self._ids:
-            self._apply(list(self._ids), command, why_not)
+            for first in range(0, len(self._ids), BULK_PAGE):
+                self._apply(list(self._ids[first : first + BULK_PAGE]), command, why_not)
         else:
             cursor: str | None = None
             while True:

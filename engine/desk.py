@@ -6,7 +6,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import asking
 from parkade.asking import Request
@@ -15,6 +15,7 @@ from parkade.attempt import RUNNING as RUNNING_ATTEMPT
 from parkade.control import ControlServer
 from parkade.durations import datetime_of, span_text
 from parkade.errors import (
+    ConfigError,
     EngineClosed,
     ForkedEngine,
     ResultGone,
@@ -32,6 +33,7 @@ from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED
 from parkade.shard.ticket import Ticket as Head
 from parkade.shard.ticket import TicketId, parse_id
 from parkade.showing import attempt_infos, ticket_info
+from parkade.verdicts import reason_text
 from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
 
 if TYPE_CHECKING:
@@ -122,6 +124,8 @@ class Desk:
 
     def cancel(self, ticket_id: str, reason: str) -> Request[CancelOutcome]:
         known = self.parse(ticket_id)
+        if not isinstance(cast(object, reason), str):
+            raise ConfigError.option("ticket.cancel", "reason", reason, "use a text")
 
         def finish(answers: list[Any]) -> CancelOutcome:
             answer = answers[0][0]
@@ -135,7 +139,7 @@ class Desk:
         return Request(
             "ticket.cancel",
             "ticket.acancel",
-            [(self._shard(known), Cancel(known.serial, reason))],
+            [(self._shard(known), Cancel(known.serial, reason_text(reason)))],
             finish,
         )
 

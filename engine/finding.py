@@ -5,11 +5,13 @@ or go meanwhile neither repeat nor hide others.
 """
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, get_args
 
 from parkade.asking import Request
 from parkade.asks import PageOf, ShardPage
-from parkade.errors import ConfigError
+from parkade.checks import utf8_length
+from parkade.errors import ConfigError, DeadReason
 from parkade.index_keys import key_prefix, state_prefix, task_prefix
 from parkade.limits import FIND_LIMIT_MAX
 from parkade.shard.states import PENDING
@@ -36,10 +38,13 @@ def find(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Request[Page[TicketInfo]]:
-    """Raises `ConfigError` for an unknown state, a bad limit or cursor."""
-    if state is not None and state not in STATE_NUMBERS:
-        names = ", ".join(STATE_NUMBERS)
-        raise ConfigError.option(call, "state", state, f"use one of {names}")
+    """Raises `ConfigError` for an unknown state or reason, a bad limit or cursor, and for names
+    that are no texts."""
+    _check_word(call, "state", state, STATE_NUMBERS)
+    _check_word(call, "reason", why, get_args(DeadReason))
+    for name, text in (("task", task), ("key", key), ("error_type", error_type)):
+        if text is not None and not _is_text(text):
+            raise ConfigError.option(call, name, text, "use a text")
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= FIND_LIMIT_MAX:
         raise ConfigError.option(call, "limit", limit, f"use 1 to {FIND_LIMIT_MAX}")
     before = NEWEST if cursor is None else _parse_cursor(call, cursor)
@@ -75,11 +80,23 @@ def _prefix(state: int | None, task: str | None, key: str | None) -> bytes | Non
     return None
 
 
+def _check_word(call: str, name: str, value: object, words: Collection[str]) -> None:
+    if value is not None and not (isinstance(value, str) and value in words):
+        raise ConfigError.option(call, name, value, f"use one of {', '.join(words)}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and utf8_length(value) >= 0
+
+
 def _parse_cursor(call: str, cursor: str) -> int:
     try:
-        return int(cursor, 16)
+        before = int(cursor, 16)
     except (TypeError, ValueError):
-        raise ConfigError.option(call, "cursor", cursor, "use the .next of a page") from None
+        before = -1
+    if not 0 <= before <= NEWEST:
+        raise ConfigError.option(call, "cursor", cursor, "use the .next of a page")
+    return before
 
 
 def _page(desk: "Desk", asked: PageOf, parts: list[ShardPage]) -> Page[TicketInfo]:

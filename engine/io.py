@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from parkade.store.errors import NoRoom
 from parkade.store.record import Record, encode_records
 
 __all__ = ["FrameJournal", "Post", "ShardIO", "Writer"]
@@ -118,7 +119,14 @@ class ShardIO(_Worker):
         on_failed: Callable[[Exception], None],
     ) -> None:
         try:
-            last_lsn = journal.append(encode_records(records), len(records))
+            body = encode_records(records)
+            try:
+                last_lsn = journal.append(body, len(records))
+            except NoRoom:
+                # Larger than was reckoned, and nothing of it is written: there may be room yet.
+                journal.has_room(len(body))
+                journal.prepare_spare()
+                last_lsn = journal.append(body, len(records))
         except Exception as error:
             self._post(on_failed, error)
         else:

@@ -13,12 +13,14 @@ __all__ = [
     "DIRTY_BYTES_MAX",
     "DOOR_BYTES_MAX",
     "ENCODE_SLICE_TICKETS",
+    "EXPIRED_BYTES",
     "FIND_LIMIT_MAX",
     "FIND_SCAN_MAX",
     "FORGET_MAX",
     "FRAME_MARGIN_BYTES",
     "IDLE_COVER_MS",
     "LOAD_CHUNK",
+    "LOST_CHUNK",
     "OUTCOME_BYTES",
     "POISON_WINDOW_MS",
     "RECOVERIES_IN_WINDOW_MAX",
@@ -42,6 +44,7 @@ TURN_BYTES_MAX = 256_000  # of one frame; a larger command makes one alone, in a
 FRAME_MARGIN_BYTES = 65_536  # what a frame may be larger than the estimate of its records
 SUBMIT_CHUNK = 1_000  # drafts in one command
 COMMAND_BYTES_MAX = 128_000  # a chunk of drafts or outcomes is split there
+LOST_CHUNK = 1_000  # lost attempts settled by one command
 OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 
 DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
@@ -61,6 +64,7 @@ WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
 LOAD_CHUNK = 256  # about 2 ms of reading between two frames
 REREADS_BEFORE_HOLD = 2
 BODY_FETCH_MAX = 256
+EXPIRED_BYTES = 40  # what the record of one expired ticket writes
 START_BATCH_MAX = 512  # tickets in one Started
 
 POISON_WINDOW_MS = 60_000

@@ -28,7 +28,7 @@ class ReadAhead:
         shard = self._shard
         expired = shard.placement.advance(shard.host.now_ms, shard.host.settled_ms)
         if expired:
-            shard.asks.appendleft(Ask(Expire(expired)))
+            shard.asks.appendleft(Ask(Expire(expired), size=limits.EXPIRED_BYTES * len(expired)))
 
     def ask(self) -> None:
         """Has read what the placement wants to know of the store."""

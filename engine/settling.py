@@ -26,6 +26,7 @@ from parkade.verdicts import (
     Unsafe,
     Verdict,
     describe,
+    reason_text,
 )
 from parkade.views import AttemptInfo
 
@@ -241,7 +242,7 @@ class Settler:
             max_elapsed_ms=policy.max_elapsed_ms,
             max_snoozes=job.task.max_snoozes,
             has_begun=has_begun,
-            reason=_clean(reason),
+            reason=reason_text(reason),
         )
 
     def _safe_wait_ms(self, job: "Job") -> int:
@@ -372,8 +373,3 @@ def _fields(job: "Job", ran_ms: int) -> dict[str, object]:
     if job.ticket.target is not None:
         fields["target"] = job.ticket.target
     return fields
-
-
-def _clean(text: str) -> str:
-    """A text that can be stored: a lone surrogate in a reason must not cost the record."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

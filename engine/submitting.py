@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from parkade.asking import Request
 from parkade.calls import Prepared
+from parkade.checks import NAME_BYTES_MAX
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.limits import COMMAND_BYTES_MAX
 from parkade.shard.commands import Answer, Refusal, Submit
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Submitting"]
 
-DRAFT_BYTES = 300  # what a draft holds beside its payload, about
+DRAFT_BYTES = 300  # what a plain draft holds beside its payload, about
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Submitting:
@@ -49,7 +53,7 @@ class Submitting:
             f"{prepared.task}.asubmit",
             [(shard, command)],
             finish,
-            sizes=(len(prepared.payload) + DRAFT_BYTES,),
+            sizes=(_bytes_of(draft),),
         )
 
     def many(
@@ -87,7 +91,7 @@ class Submitting:
         sizes = [0] * self._shard_count
         for place, draft in enumerate(drafts):
             shard = draft.part % self._shard_count
-            size = len(draft.payload) + DRAFT_BYTES
+            size = _bytes_of(draft)
             if places[shard] and sizes[shard] + size > COMMAND_BYTES_MAX:
                 yield shard, places[shard], sizes[shard]
                 places[shard], sizes[shard] = [], 0
@@ -141,6 +145,16 @@ class Submitting:
         )
         standing = "not ended yet" if answer.until_ms < 0 else self._desk.until(answer.until_ms)
         return DuplicateTicket(holder, unique=draft.unique.name, standing=standing)
+
+
+def _bytes_of(draft: Submitted) -> int:
+    """What a draft holds at the door and writes, about, and rather more than less."""
+    size = len(draft.payload) + DRAFT_BYTES
+    if draft.options is not None:
+        size += len(_encode(draft.options))
+    if draft.key is not None:
+        size += NAME_BYTES_MAX
+    return size if draft.unique is None else size + NAME_BYTES_MAX
 
 
 def chunks(calls: Iterable[Any], size: int) -> Iterable[list[Any]]:

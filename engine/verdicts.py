@@ -24,10 +24,12 @@ __all__ = [
     "Unsafe",
     "Verdict",
     "describe",
+    "reason_text",
 ]
 
 TYPE_NAME_BYTES_MAX = 256
 MESSAGE_BYTES_MAX = 4_096
+REASON_BYTES_MAX = 1_024
 TRACEBACK_BYTES_MAX = 32_768
 _TRACEBACK_HEAD_BYTES = 8_192  # the rest of the room is for the end, where the error is
 _DETAIL_CHARS_MAX = 200
@@ -155,6 +157,11 @@ def describe(error: BaseException) -> ErrorText:
         message=_cut(_message(error), MESSAGE_BYTES_MAX),
         traceback=_cut(_traceback(error), TRACEBACK_BYTES_MAX, head=_TRACEBACK_HEAD_BYTES),
     )
+
+
+def reason_text(reason: str) -> str:
+    """A reason as it is stored: valid UTF-8 of at most 1 KiB."""
+    return _cut(reason, REASON_BYTES_MAX)
 
 
 def type_name(cls: type) -> str:

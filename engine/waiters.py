@@ -64,7 +64,9 @@ class ThreadWaiter(_Collected):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """False when the time is up; the answer then goes nowhere."""
-        return self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        if timeout_s is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
 
 class LoopWaiter(_Collected):

@@ -1,6 +1,7 @@
 """Bad input: each is a clear error with its code, loses nothing, and leaves the engine usable."""
 
 import asyncio
+import functools
 import os
 import resource
 import subprocess
@@ -25,6 +26,7 @@ from parkade import (
     RetryPolicy,
     ShardMismatch,
     StorageDamaged,
+    TicketCancelled,
     UnknownTask,
 )
 from parkade.asks import Ask
@@ -144,7 +146,8 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant(engine: Engine
         {"on_conflict": "ignore"}, {"unique": "a", "unique_for": "sometimes"},
         {"priority": "high"}, {"priority": 1.5}, {"priority": 10**9},
         {"tags": {"a": 1}}, {"tags": {f"t{n}": "x" for n in range(100)}}, {"tags": "a=b"},
-        {"expires": 0}, {"timeout": -1}, {"retry": -1}, {"retry": "often"},
+        {"expires": 0}, {"timeout": -1}, {"retry": -1}, {"retry": "often"}, {"retry": 10**30},
+        {"retry": [1] * 1000},
         {"retry": RetryPolicy(3, decide=lambda error, info: None)}, {"target": 5},
         {"summary": 5},
     ],
@@ -189,6 +192,45 @@ def test_a_payload_that_contains_itself_is_refused(engine: Engine) -> None:
     ring: list[Any] = []
     ring.append(ring)
     refused(lambda: scale_of(engine).submit(1, ring), PayloadError, "PK-202")
+
+
+def test_a_reason_may_be_any_text_and_nothing_else(engine: Engine) -> None:
+    """What is stored without being read again for years must be right when it is written."""
+    task = scale_of(engine).options(delay="1h")
+    bad: list[Any] = [5, None, b"bytes", ["a"]]
+    for reason in bad:
+        ticket = task.submit(1)
+        cancel: Callable[[], Any] = functools.partial(ticket.cancel, reason)
+        refused(cancel, ConfigError, "PK-107", "reason")
+        assert ticket.cancel() == "cancelled"
+        forget(engine, ticket.id)
+    for text in ("", "\ud800 alone", "ü" * 100_000, "x" * 5_000_000, "\x00"):
+        ticket = task.submit(1)
+        assert ticket.cancel(text) == "cancelled"
+        with pytest.raises(TicketCancelled) as caught:
+            ticket.result()
+        assert len(str(caught.value)) < 2_000
+        forget(engine, ticket.id)
+
+
+def test_a_find_that_makes_no_sense_is_refused(engine: Engine) -> None:
+    asks: list[dict[str, Any]] = [
+        {"cursor": "-5"}, {"cursor": "f" * 40}, {"cursor": 5}, {"task": 5}, {"key": b"k"},
+        {"key": "\ud800"}, {"state": ["done"]}, {"limit": float("nan")},
+    ]  # fmt: skip
+    for asked in asks:
+        refused(functools.partial(engine.find, **asked), ConfigError, "PK-107", next(iter(asked)))
+    reason: Any = "boredom"
+    find = functools.partial(engine.dead.find, reason=reason)
+    refused(find, ConfigError, "PK-107", "use one of failed")
+
+
+def test_spans_without_end_wait_as_long_as_there_is_time(engine: Engine) -> None:
+    ticket = scale_of(engine).submit(2)
+    assert ticket.result("5000y") == 4
+    refused(lambda: ticket.result(-1), ConfigError, "PK-210")
+    refused(lambda: ticket.result(float("nan")), ConfigError, "PK-210")
+    forget(engine, ticket.id)
 
 
 def test_a_handler_that_cannot_be_one_is_refused(engine: Engine) -> None:
