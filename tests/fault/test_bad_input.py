@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kit.engines import make, recount, runtime_of
+from kit.engines import PATIENCE_S, make, recount, runtime_of
 from parkade import (
     BlockingInEventLoop,
     ConfigError,
@@ -32,6 +32,7 @@ from parkade import (
 from parkade.asks import Ask
 from parkade.shard.commands import Forget
 from parkade.shard.states import CANCELLED, DONE
+from parkade.waiters import ThreadWaiter
 
 TESTS = Path(__file__).parents[1]
 
@@ -125,8 +126,10 @@ def forget(engine: Engine, *ids: str) -> None:
     for each in ids:
         known = engine.desk("test").parse(each)
         state = DONE if engine.ticket(each).info().state == "done" else CANCELLED
-        ask = Ask(Forget("scale", state, [known.serial]))
+        waiter = ThreadWaiter()
+        ask = Ask(Forget("scale", state, [known.serial]), waiter=waiter)
         runtime.host.inbox.put([(known.part % runtime.shard_count, ask)])
+        assert waiter.wait(PATIENCE_S)
 
 
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant(engine: Engine) -> None:
