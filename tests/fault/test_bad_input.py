@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -421,28 +422,32 @@ for path in sys.argv[1:]:
 """
 
 
-def test_a_directory_without_rights_is_refused_with_its_owner(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    ours = tmp_path / "ours"
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that every user may look into; those of pytest are closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_directory_without_rights_is_refused_and_left_alone(open_to_all: Path) -> None:
+    ours, empty, locked = (open_to_all / name for name in ("ours", "empty", "locked"))
     with make(ours, shards=1, run=False) as engine:
         engine.task(name="note")(lambda n: n)
         kept = engine.submit("note", {"n": 1}).id
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    locked = tmp_path / "locked"
-    locked.mkdir()
+    for path in (empty, locked):
+        path.mkdir()
     for path in (ours, empty, locked):
         path.chmod(0o555)
     said = run(RIGHTS, ours, empty, locked / "data").splitlines()
-    assert len(said) == 3, said
-    assert all(line.startswith("PK-111 ") for line in said), said
-    assert all("Permission denied" in line for line in said), said
-    assert [str(path) in line for path, line in zip((ours, empty, locked), said, strict=True)]
     for path in (ours, empty, locked):
         path.chmod(0o755)
-    assert list(empty.iterdir()) == []
+    assert len(said) == 3, said
+    for path, line in zip((ours, empty, locked), said, strict=True):
+        assert line.startswith("PK-111 "), line
+        assert str(path) in line
+        assert "Permission denied" in line
+    assert list(empty.iterdir()) == list(locked.iterdir()) == []
     with make(ours, shards=1, run=False) as engine:
         assert engine.ticket(kept).info().state == "ready"
 
