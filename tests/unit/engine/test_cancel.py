@@ -83,7 +83,7 @@ def test_a_ticket_in_backoff_keeps_what_is_known_of_it(tmp_path: Path) -> None:
         assert ticket.info().attempts == 1
 
 
-def test_coroutines_cancel_too(tmp_path: Path) -> None:
+def test_coroutines_cancel_like_threads_do(tmp_path: Path) -> None:
     engine = make(tmp_path / "data")
     task = engine.task(name="note")(lambda n: n)
 

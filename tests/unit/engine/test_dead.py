@@ -142,7 +142,7 @@ def test_ids_or_a_task_and_never_both(tmp_path: Path) -> None:
                 call("x", task="work")
 
 
-def test_coroutines_revive_too(tmp_path: Path) -> None:
+def test_coroutines_revive_like_threads_do(tmp_path: Path) -> None:
     engine = make(tmp_path / "data")
     is_good: list[bool] = []
     work = office(engine, is_good)

@@ -102,7 +102,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
             assert next(iter(asked)) in str(caught.value)
 
 
-def test_coroutines_find_too(tmp_path: Path) -> None:
+def test_coroutines_find_like_threads_do(tmp_path: Path) -> None:
     engine = make(tmp_path / "data", run=False)
     task = engine.task(name="note")(lambda n: n)
 

@@ -39,7 +39,7 @@ def test_a_plain_draft_is_its_own_record_and_needs_nothing() -> None:
     assert verdict.answers == [Answer("created", d.serial, d.part) for d in drafts]
 
 
-def test_deciding_changes_nothing() -> None:
+def test_deciding_changes_nothing_at_all() -> None:
     rig = Rig()
     before = rig.state()
     rig.core.decide(Submit([rig.draft()]), rig.now_ms, rig.now_ms)
