@@ -156,6 +156,8 @@ def check_attempts(told: Told, infos: dict[str, TicketInfo], engine: Engine) -> 
         info = infos[ticket]
         assert fences == sorted(set(fences)), "a fence began twice, or after a later one"
         assert fences[-1] <= info.fence
+        if info.fence == 1 and (ticket, 1) in told.ended and info.state == "done":
+            continue
         rows = engine.ticket(ticket).attempts()
         assert [row.fence for row in rows] == list(range(1, info.fence + 1)), (ticket, rows)
         outcomes = {row.fence: row.outcome for row in rows}
