@@ -1,0 +1,444 @@
+"""Where pending tickets wait: bounds, reads that fail, clocks that jump, order."""
+
+import pytest
+
+from kit.rig import NOW_MS, SMALL, Rig, codes
+from parkade.shard import DONE, PENDING, Bounds, Shard, Swept
+from parkade.shard.commands import Cancel, Reschedule
+from parkade.shard.placement import NOWHERE
+from parkade.store.record import Options
+
+SECOND, HOUR = 1_000, 3_600_000
+WIDE = SMALL._replace(
+    wheel_max=1_000, window_max=100, windows_max=1_000, lanes_max=100, moves_max=1_000
+)
+
+
+def run_all(rig: Rig) -> list[int]:
+    """Start and finish what is due, until nothing is; in the order of the starts."""
+    done = []
+    for _ in range(200):
+        rig.settle_down()
+        taken = rig.pop_all()
+        if not taken and not rig.core.placement.wants_checkpoint:
+            return done
+        for serial in taken:
+            assert codes(rig.start(serial)) == ["started"]
+            rig.settle(serial)
+        done += taken
+        rig.checkpoint()
+        rig.checked()
+    raise AssertionError("it never ends")
+
+
+def test_at_an_open_the_first_sweep_is_wanted_at_once_from_before_everything() -> None:
+    placement = Shard(bounds=WIDE).placement
+    assert placement.horizon == NOWHERE
+    wake_ms = placement.next_wake()
+    assert wake_ms is not None and wake_ms < 0
+    ask = placement.want_sweep(NOW_MS)
+    assert ask is not None and ask.from_pos < (0, 0)
+    assert ask.until_ms == NOW_MS + WIDE.horizon_ms
+    assert placement.want_sweep(NOW_MS) is None, "asked once"
+
+
+def test_an_idle_shard_wakes_for_its_next_sweep_only() -> None:
+    rig = Rig(WIDE)
+    rig.settle_down()
+    assert rig.core.placement.next_wake() == rig.now_ms + WIDE.horizon_ms // 2
+    assert rig.core.placement.next_timer() is None
+
+
+def test_a_ticket_that_sleeps_costs_no_memory_and_wakes_on_time() -> None:
+    rig = Rig(WIDE)
+    serials = [rig.submit(20 * SECOND + nth) for nth in range(50)]
+    rig.checkpoint()
+    assert not rig.core.hot and not rig.core.stored_at
+    rig.settle_down()
+    while rig.now_ms < NOW_MS + 20 * SECOND - 1:
+        wake_ms = rig.core.placement.next_wake()
+        assert wake_ms is not None
+        rig.pass_ms(min(wake_ms, NOW_MS + 20 * SECOND - 1) - rig.now_ms)
+        rig.settle_down()
+        assert rig.pop_all() == []
+    rig.pass_ms(1)
+    rig.settle_down()
+    assert rig.pop_all() == [serials[0]]
+    rig.pass_ms(49)
+    rig.settle_down()
+    assert rig.pop_all() == serials[1:]
+    rig.checked()
+
+
+def test_a_read_that_failed_is_wanted_again() -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    placement = rig.core.placement
+    serials = [rig.submit() for _ in range(5)]
+    rig.checkpoint()
+    assert placement.want_sweep(rig.now_ms) is not None
+    placement.sweep_lost()
+    assert rig.begin_sweep() and rig.end_reads() == [True]
+    rig.advance()
+    asked = placement.want_loads()
+    assert asked and placement.want_loads() == []
+    placement.loads_lost(asked)
+    assert placement.want_loads() == asked
+    placement.loads_lost(asked)
+    rig.settle_down()
+    rig.checkpoint()
+    assert rig.pop_all() == serials[:2]
+    (ask,) = placement.want_refills(rig.now_ms)
+    assert placement.want_refills(rig.now_ms) == []
+    placement.refill_lost(ask.lane_number)
+    assert placement.want_refills(rig.now_ms) == [ask]
+    placement.refill_lost(ask.lane_number)
+    rig.settle_down()
+    assert rig.pop_all() == serials[2:4]
+
+
+@pytest.mark.parametrize("read", ["load", "refill"])
+def test_a_read_of_heads_that_a_completion_overtook_is_read_again(read: str) -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    serials = [rig.submit() for _ in range(4)]
+    rig.checkpoint()
+    assert rig.begin_sweep() and rig.end_reads() == [True]
+    rig.advance()
+    if read == "refill":
+        rig.settle_down()
+        rig.checkpoint()
+        assert rig.pop_all() == serials[:2]
+        assert rig.begin_refills()
+    else:
+        assert rig.begin_loads()
+    assert not rig.core.placement.hold_completion
+    for _ in range(2):
+        rig.submit(HOUR)
+        rig.checkpoint()
+        assert rig.end_reads() == [False]
+        assert rig.begin_refills() if read == "refill" else rig.begin_loads()
+    assert rig.core.placement.hold_completion
+    assert rig.end_reads() == [True]
+    assert not rig.core.placement.hold_completion
+    rig.checked()
+
+
+def test_a_head_that_cannot_be_read_stops_no_other() -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    serials = [rig.submit() for _ in range(6)]
+    rig.checkpoint()
+    rig.store.damaged = {serials[0], serials[3]}
+    done = run_all(rig)
+    assert done == [serials[1], serials[2], serials[4], serials[5]]
+
+
+def test_a_sweep_that_cannot_read_on_waits_for_the_next_checkpoint() -> None:
+    rig = Rig(WIDE)
+    rig.settle_down()
+    placement = rig.core.placement
+    rig.pass_ms(600)
+    ask = placement.want_sweep(rig.now_ms)
+    assert ask is not None
+    assert placement.swept(Swept(0, [], ask.from_pos), rig.now_ms)
+    assert placement.want_sweep(rig.now_ms) is None
+    assert placement.next_wake() is None, "and nobody is woken to ask in vain"
+    rig.checkpoint()
+    assert placement.want_sweep(rig.now_ms) is not None
+
+
+def test_an_advance_takes_no_more_timers_than_it_may_and_says_that_some_are_left() -> None:
+    rig = Rig(WIDE)
+    rig.settle_down()
+    serials = [rig.submit(10) for _ in range(6)]
+    rig.pass_ms(10)
+    rig.advance(4)
+    assert len(rig.core.placement.lanes.seats) == 4
+    assert rig.core.placement.next_wake() == rig.now_ms
+    rig.advance(4)
+    assert rig.pop_all() == serials
+
+
+def test_the_order_is_by_priority_then_first_due_then_serial() -> None:
+    rig = Rig(WIDE)
+    low = [rig.submit(5, task="a"), rig.submit(3, task="b"), rig.submit(5, task="b")]
+    high = rig.submit(9, task="c", options=Options(priority=1))
+    retried = rig.submit(0, task="d")
+    rig.run(retried)
+    rig.settle(retried, "transient", wait_ms=9)
+    rig.pass_ms(10)
+    rig.settle_down()
+    assert rig.pop_all() == [high, retried, low[1], low[0], low[2]]
+
+
+def test_a_held_lane_holds_no_other() -> None:
+    rig = Rig()
+    held = [rig.submit(task="held") for _ in range(30)]
+    free = rig.submit(10, task="free")
+    rig.pass_ms(10)
+    for _ in range(20):
+        rig.settle_down()
+        rig.checkpoint()
+        rig.checked()
+    lane = next(lane for lane in rig.lanes() if lane.key[0] == "free")
+    assert rig.pop(lane) == free
+    assert len(rig.core.hot) <= SMALL.window_max + SMALL.wheel_max + 1
+    rig.start(free)
+    rig.settle(free)
+    assert run_all(rig) == held
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_what_does_not_fit_into_the_windows_keeps_its_order(checkpoints: bool) -> None:
+    rig = Rig(SMALL._replace(wheel_max=200, moves_max=200))
+    serials = [rig.submit(nth, task="tu"[nth % 2]) for nth in range(40)]
+    rig.pass_ms(50)
+    rig.settle_down()
+    if checkpoints:
+        rig.checkpoint()
+        assert rig.core.placement.lanes.total <= SMALL.windows_max
+        assert len(rig.core.hot) <= SMALL.windows_max
+    done = run_all(rig)
+    assert [s for s in done if s in serials[::2]] == serials[::2]
+    assert [s for s in done if s in serials[1::2]] == serials[1::2]
+
+
+def test_an_older_ticket_that_comes_late_puts_a_younger_one_out() -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    old = rig.submit()
+    rig.run(old)
+    rig.settle(old, "transient", wait_ms=100)
+    younger = [rig.submit() for _ in range(3)]
+    rig.pass_ms(99)
+    rig.settle_down()
+    assert rig.core.placement.where(younger[1]) == "window"
+    rig.pass_ms(1)
+    rig.settle_down()
+    assert rig.core.placement.where(younger[1]) == "spilled"
+    rig.checked()
+    rig.checkpoint()
+    rig.checked()
+    assert run_all(rig) == [old, *younger]
+
+
+def test_heads_in_memory_are_bounded_and_the_first_lanes_have_them() -> None:
+    rig = Rig(WIDE._replace(lanes_max=2))
+    low = [rig.submit(nth, task=f"low-{nth}") for nth in range(3)]
+    rig.pass_ms(10)
+    rig.settle_down()
+    assert [lane.key[0] for lane in rig.lanes()] == ["low-0", "low-1"]
+    high = rig.submit(task="high", options=Options(priority=1))
+    rig.settle_down()
+    assert [lane.key[0] for lane in rig.lanes()] == ["high", "low-0"]
+    rig.checkpoint()
+    rig.checked()
+    assert run_all(rig) == [high, *low]
+
+
+def test_stale_timers_take_no_place_from_those_that_count() -> None:
+    rig = Rig(SMALL)
+    rig.settle_down()
+    for _ in range(SMALL.wheel_max):
+        serial = rig.submit(900)
+        rig.advance()
+        rig.do(Cancel(serial))
+    sleeper = rig.submit(1_200)
+    rig.checkpoint()
+    rig.pass_ms(600)
+    rig.settle_down()
+    assert len(rig.core.placement.wheel) <= SMALL.wheel_max
+    rig.pass_ms(600)
+    rig.settle_down()
+    assert rig.pop_all() == [sleeper]
+
+
+def test_the_overlay_lets_go_of_what_has_been_parked() -> None:
+    rig = Rig(WIDE)
+    for _ in range(3):
+        for _ in range(600):
+            rig.core.apply(rig.draft(HOUR))
+        rig.checkpoint()
+    assert len(rig.core.placement.overlay) <= 1_024
+    rig.core.placement.next_wake()
+    assert rig.core.placement.next_timer() is None
+
+
+def test_a_clock_set_back_a_little_starts_nothing_early() -> None:
+    rig = Rig(WIDE)
+    serials = [rig.submit(nth) for nth in range(5)]
+    rig.pass_ms(10)
+    rig.settle_down()
+    rig.pass_ms(-8)
+    assert rig.pop_all() == serials[:3]
+    rig.checked()
+    rig.pass_ms(2)
+    rig.settle_down()
+    assert rig.pop_all() == serials[3:]
+    assert rig.core.placement.where(serials[4]) == "in hand"
+
+
+def test_a_clock_set_far_back_and_forward_again_loses_nothing() -> None:
+    rig = Rig(SMALL)
+    serials = [rig.submit(nth * 300) for nth in range(30)]
+    for step in (3 * SECOND, -HOUR, 500, HOUR, 9 * SECOND):
+        rig.pass_ms(step)
+        rig.settle_down()
+        rig.check_nothing_due_is_forgotten()
+        rig.checkpoint()
+        rig.checked()
+    assert run_all(rig) == serials
+
+
+def test_a_ticket_given_back_before_its_due_waits_for_it() -> None:
+    rig = Rig(WIDE)
+    serial = rig.submit()
+    rig.settle_down()
+    assert rig.pop_all() == [serial]
+    rig.pass_ms(-50)
+    rig.core.placement.give_back(serial, rig.now_ms)
+    rig.settle_down()
+    assert rig.pop_all() == []
+    rig.checked()
+    rig.pass_ms(50)
+    rig.settle_down()
+    assert rig.pop_all() == [serial]
+
+
+def test_giving_back_what_has_left_does_nothing() -> None:
+    rig = Rig(WIDE)
+    serial = rig.submit()
+    rig.settle_down()
+    assert rig.pop_all() == [serial]
+    rig.do(Cancel(serial))
+    rig.core.placement.give_back(serial, rig.now_ms)
+    rig.core.placement.give_back(5, rig.now_ms)
+    assert not rig.core.placement.lanes.seats
+    rig.checked()
+
+
+def test_a_ticket_in_hand_survives_a_checkpoint() -> None:
+    rig = Rig(WIDE)
+    serial = rig.submit()
+    rig.settle_down()
+    assert rig.pop_all() == [serial]
+    rig.checkpoint()
+    assert codes(rig.start(serial)) == ["started"]
+
+
+def test_a_million_tickets_of_a_busy_key_wait_in_bounded_memory() -> None:
+    bounds = SMALL._replace(wheel_max=30, aside_max=3, window_max=4, moves_max=50)
+    rig = Rig(bounds)
+    serials = [rig.submit(key="k") for _ in range(25)]
+    rig.settle_down()
+    assert rig.pop_all() == serials[:1]
+    rig.start(serials[0])
+    for _ in range(10):
+        rig.settle_down()
+        assert rig.pop_all() == []
+        rig.checkpoint()
+        rig.checked()
+    assert len(rig.core.hot) <= 1 + bounds.aside_max + bounds.window_max
+    rig.settle(serials[0])
+    assert sorted(run_all(rig)) == serials[1:]
+
+
+def test_a_full_set_of_moves_asks_for_a_checkpoint() -> None:
+    bounds = SMALL._replace(wheel_max=50, sweep_limit=50, moves_max=5)
+    rig = Rig(bounds)
+    serials = [rig.submit() for _ in range(20)]
+    rig.checkpoint()
+    rig.settle_down()
+    assert rig.core.placement.wants_checkpoint
+    rig.checkpoint()
+    assert not rig.core.placement.wants_checkpoint
+    assert len(rig.store.rows) >= bounds.moves_max
+    assert run_all(rig) == serials
+
+
+def test_a_rescheduled_row_leaves_its_lane() -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    serials = [rig.submit() for _ in range(6)]
+    rig.settle_down()
+    rig.checkpoint()
+    assert rig.store.rows
+    rig.do(Reschedule(serials[5], rig.now_ms + HOUR))
+    rig.checkpoint()
+    rig.checked()
+    assert run_all(rig) == serials[:5]
+    rig.pass_ms(HOUR)
+    assert run_all(rig) == serials[5:]
+
+
+def test_a_move_whose_ticket_comes_in_while_it_is_written_is_moved_back() -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    serials = [rig.submit() for _ in range(4)]
+    rig.checkpoint()
+    rig.settle_down()
+    assert serials[3] in rig.core.dirty.moves
+    rig.cut()
+    assert rig.core.adopt(rig.store.load([serials[3]]))
+    rig.commit()
+    rig.complete()
+    rig.checked()
+    rig.checkpoint()
+    rig.checked()
+    assert run_all(rig) == serials
+
+
+def test_a_lane_keeps_its_number_for_ever() -> None:
+    rig = Rig(WIDE)
+    for task in "abc":
+        rig.submit(HOUR, task=task)
+    rig.checkpoint()
+    names = dict(rig.store.lane_names)
+    assert sorted(names) == [1, 2, 3]
+    rig.reopen()
+    rig.submit(HOUR, task="d")
+    rig.submit(HOUR, task="a")
+    rig.checkpoint()
+    assert {number: rig.store.lane_names[number] for number in names} == names
+    assert sorted(rig.store.lane_names) == [1, 2, 3, 4]
+
+
+def test_a_lane_number_of_a_failed_commit_is_saved_by_the_next() -> None:
+    rig = Rig(WIDE)
+    rig.submit(HOUR)
+    rig.cut()
+    rig.fail_commit()
+    rig.checkpoint()
+    assert sorted(rig.store.lane_names) == [1]
+    rig.checked()
+
+
+def test_unused_lanes_are_forgotten() -> None:
+    rig = Rig(WIDE)
+    for nth in range(20):
+        rig.submit(task=f"task-{nth}")
+    run_all(rig)
+    rig.checkpoint()
+    assert not rig.core.placement.lanes.by_key
+    assert not rig.lanes()
+
+
+def test_people_are_told_where_a_ticket_waits_and_how_many_are_ready() -> None:
+    rig = Rig(SMALL._replace(window_max=1))
+    placement = rig.core.placement
+    rig.settle_down()
+    ready = [rig.submit() for _ in range(2)]
+    near, far, asleep = rig.submit(400), rig.submit(HOUR), rig.submit(2 * HOUR)
+    rig.advance()
+    assert [placement.where(s) for s in ready] == ["window", "spilled"]
+    assert (placement.where(near), placement.where(far)) == ("wheel", "overlay")
+    assert placement.oldest_ready_ms() == rig.now_ms
+    assert placement.ready_count == 2
+    rig.checkpoint()
+    assert placement.where(asleep) == "parked"
+    assert placement.ready_count == 2
+    run_all(rig)
+    assert rig.core.by_task["t"][DONE] == 2
+    assert rig.core.counters == {("t", PENDING): 3, ("t", DONE): 2}
+    assert placement.oldest_ready_ms() is None
+
+
+def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
+    assert Bounds() == Bounds(
+        65_000, 50_000, 1_024, 50_000, 10_000, 50_000, 50_000, 50_000, 8 << 20
+    )
