@@ -79,6 +79,7 @@ class Attempts:
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._shard_of: dict[int, int] = {}
         self._jobs: list[Job] = []
+        self._clock_held: list[tuple[ShardHost, int]] = []
         self.is_admitting = False
         self.is_stopping = False
         self.finished = 0
@@ -94,6 +95,7 @@ class Attempts:
         """Starts what may start."""
         if self._runner.is_loop_closed():
             self._runner.loop_lost()
+        self._give_back_clock_held()
         if not self.is_admitting or not self.admission.has_places:
             return
         open_shards = [shard for shard in self._shards if shard.takes_starts]
@@ -181,6 +183,19 @@ class Attempts:
                 self._run(shard, serial, answer.fence, payloads[serial])
             else:
                 self._release(shard.number, serial)
+                if answer.code == "clock":
+                    # It stays in hand: back in its lane it would be picked before all others again.
+                    self._clock_held.append((shard, serial))
+                else:
+                    shard.placement.give_back(serial, shard.host.now_ms)
+
+    def _give_back_clock_held(self) -> None:
+        """The clocks agree again: what was held because they did not may be picked."""
+        held, self._clock_held = self._clock_held, []
+        for shard, serial in held:
+            if shard.host.settled_ms < shard.host.now_ms:
+                self._clock_held.append((shard, serial))
+            elif (shard.number, serial) not in self._attempts:
                 shard.placement.give_back(serial, shard.host.now_ms)
 
     def _run(self, shard: "ShardHost", serial: int, fence: int, payload: bytes) -> None:
@@ -315,6 +330,7 @@ class Attempts:
     def shard_failed(self, shard: "ShardHost") -> None:
         """Its memory is gone: places of attempts that had not begun are free again."""
         self.admission.shard_is_gone(shard.number)
+        self._clock_held = [held for held in self._clock_held if held[0] is not shard]
         for (number, serial), attempt in list(self._attempts.items()):
             if number == shard.number and attempt.fence == -1:
                 self._release(number, serial)

@@ -93,7 +93,9 @@ class Checkpointing:
     def _is_due(self) -> bool:
         shard, mono_ms = self._shard, self._shard.host.mono_ms
         core = shard.core
-        if not core.dirty.is_empty and self._first_dirty_ms is None:
+        if core.dirty.is_empty:  # also again: what came has gone before any checkpoint
+            self._first_dirty_ms = None
+        elif self._first_dirty_ms is None:
             self._first_dirty_ms = mono_ms
         if self._retry_at_ms is not None:
             return mono_ms >= self._retry_at_ms

@@ -1,0 +1,589 @@
+"""One shard with its real host, journal and store, and no thread: a test takes every step.
+
+The journal lies on a disk that can lose power, the store in a directory of its own. Bounds and
+limits are so small that few tickets meet every rule. Frames, reads, commits, completions, turns and
+starts happen when a test says so, in any order; what the shard says is held against a `Witness`.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from kit.disk import Call, FakeDisk, PowerLost
+from kit.inodes import How
+from kit.journals import SALT, Entropy
+from kit.witness import StoreImage, Witness, fields_of
+from parkade import limits
+from parkade.admission import Admission
+from parkade.asks import Ask, AwaitEnd, Inquiry, Look, PageOf, Seen
+from parkade.attempts import Attempts
+from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
+from parkade.io import ShardIO, Writer
+from parkade.opening import Identity, OpenShard, open_shard
+from parkade.policies import RetryPolicy
+from parkade.shard import Bounds
+from parkade.shard.commands import Command, Loaded, Outcome, Submit, Verdict
+from parkade.shard.ticket import Ticket
+from parkade.shard_host import ShardHost
+from parkade.store.batch import Batch, Commit
+from parkade.store.errors import StoreError, WriteFailed
+from parkade.store.journal import Sizing
+from parkade.store.parked import Parked
+from parkade.store.record import Options, Submitted, UniqueClaim
+from parkade.submitting import DRAFT_BYTES
+from parkade.waiters import Wakeups
+
+__all__ = ["BOUNDS", "NOW_MS", "STEPS", "Failed", "Job", "Stepped", "stepped"]
+
+NOW_MS = 1_700_000_000_000
+BOUNDS = Bounds(
+    horizon_ms=1_000,
+    wheel_max=8,
+    window_max=3,
+    windows_max=8,
+    lanes_max=4,
+    sweep_limit=4,
+    moves_max=6,
+    aside_max=2,
+    payload_cache_bytes_max=64,
+)
+LIMITS = {
+    "TURN_BYTES_MAX": 700,
+    "FRAME_MARGIN_BYTES": 500,
+    "COMMANDS_PER_TURN_MAX": 3,
+    "DIRTY_BYTES_MAX": 12_000,
+    "CHECKPOINT_DIRTY_BYTES": 4_000,
+    "CHECKPOINT_TICKETS_MAX": 7,
+    "CHECKPOINT_JOURNAL_BYTES": 4_000,
+    "CHECKPOINT_AGE_MS": 2_000,
+    "CHECKPOINT_RETRY_MS": 200,
+    "ENCODE_SLICE_TICKETS": 2,
+    "IDLE_COVER_MS": 300,
+    "LOAD_CHUNK": 3,
+    "POISON_WINDOW_MS": 1_000,
+    "FORGET_MAX": 2,
+    "RETENTION_PAUSE_MS_MIN": 100,
+    "RETENTION_PAUSE_MS_MAX": 500,
+}
+SIZING = Sizing(
+    segment_bytes_first=1, segment_bytes_max=4_096, frame_bytes_max=64, reserve_bytes=200
+)
+PLACES = 3
+RETRY = RetryPolicy(None, backoff=["300ms"])
+STEPS = ("io", "writer", "posted", "turn", "admit", "pass")
+
+
+class Failed(Exception):
+    """What a shard answers with when it cannot answer."""
+
+
+class Job(NamedTuple):
+    """An attempt that a handler makes."""
+
+    serial: int
+    fence: int
+    payload: bytes
+
+
+class Watched(ShardHost):
+    """A shard's host with a witness at its side."""
+
+    witness: Witness
+    image_of: Callable[[], StoreImage]
+    held_at: dict[int, int]  # the LSN that an answer rests on, by the id of its ask
+    _asked: Command | Inquiry | None = None
+
+    def decide(self, ask: Ask, loaded: Loaded | None = None) -> None:
+        before, self._asked = self._asked, ask.asked
+        super().decide(ask, loaded)
+        self._asked = before
+
+    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
+        command = self._asked
+        assert isinstance(command, Command)
+        times = self.host.now_ms, self.host.settled_ms
+        self.witness.decided(command, verdict, times, self.core.has_room)
+        super()._apply(verdict, loaded, size)
+        if verdict.records and self.is_open:
+            self.witness.applied(self.core, verdict.records, self.image_of())
+
+    def hold(self, ask: Ask, value: Any) -> None:
+        if isinstance(ask.asked, PageOf):
+            self._check_page(ask.asked, value)
+        self.held_at[id(ask)] = self.core.lsn
+        super().hold(ask, value)
+
+    def _release(self, ask: Ask, value: Any) -> None:
+        self.witness.tell(self.held_at.pop(id(ask)))
+        super()._release(ask, value)
+
+    def _check_page(self, asked: PageOf, page: Any) -> None:
+        place = {name: at for at, name in enumerate(Ticket.__struct_fields__)}
+        wanted = [
+            serial
+            for serial, shadow in sorted(self.witness.tickets.items(), reverse=True)
+            if serial < asked.before
+            and asked.state in (None, shadow.head[place["state"]])
+            and asked.task in (None, shadow.head[place["task"]])
+            and asked.key in (None, shadow.head[place["key"]])
+        ]
+        lowest = 0 if page.last is None else page.last
+        expected = [serial for serial in wanted if serial >= lowest][: asked.limit]
+        assert [ticket.serial for ticket in page.tickets] == expected, (asked, expected, page)
+        for ticket in page.tickets:
+            assert fields_of(ticket) == self.witness.tickets[ticket.serial].head
+
+
+class Handlers:
+    """The tasks `t` and `u`, and what runs of them. An attempt runs until a test ends it."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness = witness
+        self.alive: dict[int, Job] = {}
+
+    def kind_of(self, task: str) -> str | None:
+        return "thread"
+
+    def policy_of(self, ticket: Ticket) -> RetryPolicy:
+        return RETRY
+
+    def on_crash_of(self, task: str) -> int:
+        return int(task == "u")
+
+    def job_of(self, ticket: Ticket, payload: bytes) -> Any:
+        return Job(ticket.serial, ticket.fence, payload)
+
+    def entropy(self) -> int:
+        return 0
+
+    def is_loop_closed(self) -> bool:
+        return False
+
+    def loop_lost(self) -> None:
+        raise AssertionError("no loop was lost")
+
+    def start(self, jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            entry = self.witness.model.tickets[job.serial]
+            assert job.serial not in self.alive, ("two attempts of one ticket", job)
+            assert (entry.state, entry.fence) == (1, job.fence), ("runs", job, entry)
+            assert entry.body == job.payload, ("with its payload", job, entry)
+            self.alive[job.serial] = job
+
+
+class Port:
+    """The engine around the shard, as far as it needs one."""
+
+    def __init__(self, shard: "Stepped") -> None:
+        self._stepped = shard
+        self.wakeups = Wakeups()
+        self.now_ms = self.mono_ms = self.settled_ms = 0
+        self.keep_ms = shard.keep_ms
+        self.errors: list[tuple[str, BaseException | None]] = []
+
+    def decided(self, ask: Ask) -> None:
+        return
+
+    def failure(self, shard: int, error: BaseException) -> Exception:
+        return Failed(error)
+
+    def reopen(self, shard: ShardHost) -> OpenShard:
+        self._stepped.close_files()
+        return self._stepped.open_files()
+
+    def shard_recovered(self, shard: ShardHost) -> None:
+        self._stepped.attempts.give_back_unbegun(shard)
+
+    def shard_failed(self, shard: ShardHost) -> None:
+        self._stepped.attempts.shard_failed(shard)
+
+    def report(self, what: str, error: BaseException | None) -> None:
+        if not isinstance(error, StoreError):
+            self.errors.append((what, error))
+
+
+class Stepped:
+    """The shard, and everything that a test does to it. Make one with `stepped`."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        bounds: Bounds = BOUNDS,
+        durability: str = "disk",
+        keep_ms: int | None = None,
+    ) -> None:
+        self.path = path
+        self.bounds = bounds
+        self.durability = durability
+        self.keep_ms = keep_ms
+        self.now_ms, self.mono_ms = NOW_MS, 1_000
+        self.last_serial = 0
+        self.disk = FakeDisk()
+        self.disk.keeps_calls = False
+        self.disk.make_directories(path)
+        self.entropy = Entropy()
+        self.witness = Witness()
+        self.answers: list[tuple[Command | Inquiry, Any]] = []
+        self.unanswered: dict[int, Ask] = {}
+        self.is_new = True
+        self.lives = 0
+        self.done: Counter[str] = Counter()
+        self._image: StoreImage | None = None
+        self._commit_fault: tuple[str, int] | None = None
+        self._stores: list[Parked] = []
+        self._begin_life()
+
+    # ------------------------------------------------------------------ lives
+
+    def _begin_life(self) -> None:
+        self.posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.io = ShardIO("io", self._post)
+        self.writer = Writer("writer", self._post)
+        self.handlers = Handlers(self.witness)
+        self.port = Port(self)
+        self.shard = Watched(0, self.port, self.io, self.writer)
+        self.shard.witness, self.shard.image_of = self.witness, self.image
+        self.shard.held_at = {}
+        admission = Admission({"thread": PLACES}, self.handlers)
+        self.attempts = Attempts([self.shard], admission, self.handlers, self.handlers)
+        self.settled: SettledClock | None = None
+        opened = self.open_files()
+        self._read_clocks()
+        self.shard.install(opened)
+        self.lives += 1
+        self.attempts.settle_lost([self.shard], self._admit_from_now)
+
+    def _admit_from_now(self) -> None:
+        self.attempts.is_admitting = True
+
+    def _post(self, function: Callable[..., None], *arguments: Any) -> None:
+        self.posted.append((function, arguments))
+
+    def open_files(self) -> OpenShard:
+        """Opens the shard, and holds what was recovered against the witness."""
+        opened = open_shard(
+            self.disk,
+            Identity(self.path, SALT, self.durability, self.is_new),
+            0,
+            sizing=SIZING,
+            entropy=self.entropy,
+            bounds=self.bounds,
+            open_store=self._open_store,
+        )
+        self.is_new = False
+        store = opened.store
+        if self.settled is None:
+            start = SettledMs(store.settled_ms) if store.settled_ms else None
+            self.settled = SettledClock(start, WallMs(self.now_ms), MonoMs(self.mono_ms))
+        self._image = StoreImage.of(store)
+        self.witness.check_recovered(opened.core, self._image, self.settled.now)
+        return opened
+
+    def _open_store(self, directory: str, **options: Any) -> Parked:
+        options["sync"] = False
+        store = WatchedStore.open(directory, commit_hook=self._at, **options)
+        assert isinstance(store, WatchedStore)
+        store.stepped = self
+        self._stores.append(store)
+        return store
+
+    def close_files(self) -> None:
+        """Lets the files go as a process does that ends."""
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+
+    def crash(self, how: How = "lost", seed: int = 0, then_cut_at: int = 0) -> None:
+        """The power goes. `then_cut_at`: once more, at that call of the next open."""
+        self.close_files()
+        self.disk = self.disk.power_cut(how, seed)
+        self._after_crash(then_cut_at)
+        self.done["crash"] += 1
+
+    def kill(self) -> None:
+        """The process ends, and nothing else does."""
+        self.close_files()
+        self.disk = self.disk.crash()
+        self._after_crash(0)
+
+    def _after_crash(self, cut_at: int) -> None:
+        self._image = self._commit_fault = None
+        self.disk.keeps_calls = False
+        self.unanswered.clear()
+        if cut_at:
+            self.disk.cut_at(cut_at)
+        try:
+            self._begin_life()
+        except PowerLost:
+            self.crash("torn", cut_at)
+        else:
+            self.disk.cut_at(0)
+
+    # ------------------------------------------------------------------ what is asked
+
+    def ask(self, asked: Command | Inquiry, size: int = 0) -> Ask:
+        """Puts a question; the answer comes to `answers` when it may be told."""
+        ask = Ask(asked, size=size)
+        since = self.shard.core.lsn
+
+        def then(value: Any, error: BaseException | None) -> None:
+            assert self.unanswered.pop(id(ask), None) is not None, ("answered twice", asked)
+            self._check_answer(asked, value, error, since)
+            self.answers.append((asked, value if error is None else error))
+
+        ask.then = then
+        self.unanswered[id(ask)] = ask
+        self.shard.put(ask)
+        return ask
+
+    def _check_answer(
+        self, asked: Command | Inquiry, value: Any, error: BaseException | None, since: int
+    ) -> None:
+        assert error is None or isinstance(error, Failed), (asked, error)
+        if error is not None or not isinstance(asked, Look | AwaitEnd):
+            return
+        head = None if value is None else fields_of(value.ticket)
+        until = self.shard.durable_lsn
+        since = min(since, until)
+        assert self.witness.was_seen(asked.serial, head, since, until), (asked, value, since, until)
+        if isinstance(value, Seen) and (isinstance(asked, AwaitEnd) or asked.wants_body):
+            self._check_body(asked.serial, value)
+
+    def _check_body(self, serial: int, seen: Seen) -> None:
+        head = fields_of(seen.ticket)
+        bodies = [s.body for _, s in self.witness.versions[serial] if s and s.head == head]
+        assert seen.body in bodies, ("head and body of one moment", seen, bodies)
+
+    def draft(
+        self,
+        due_ms: int | None = None,
+        task: str = "t",
+        *,
+        key: str | None = None,
+        unique: UniqueClaim | None = None,
+        options: Options | None = None,
+        payload: bytes | None = None,
+    ) -> Submitted:
+        """A ticket to be submitted, due now unless said."""
+        serial = self.last_serial = max(self.now_ms << 20, self.last_serial + 1)
+        due_ms = self.now_ms if due_ms is None else due_ms
+        payload = b"payload of %d" % (serial & 0xFFFF) if payload is None else payload
+        return Submitted(serial, 7, task, due_ms, self.now_ms, payload, key, unique, options)
+
+    def submit(self, *drafts: Submitted, modes: list[int] | None = None) -> None:
+        size = sum(len(draft.payload) + DRAFT_BYTES for draft in drafts)
+        self.ask(Submit(list(drafts), modes), size)
+
+    def settle(self, job: Job, kind: str = "done", **more: Any) -> None:
+        """An attempt ends."""
+        del self.handlers.alive[job.serial]
+        self.attempts.settle_all([Outcome(job.serial, job.fence, kind, **more)])
+
+    # ------------------------------------------------------------------ steps
+
+    def step(self, name: str) -> bool:
+        """One step of one of `STEPS`; False when there was nothing to do, as far as that shows."""
+        self._read_clocks()
+        try:
+            return self._steps()[name]()
+        except PowerLost:
+            self.crash("torn", self.disk.number)
+            return True
+
+    def _steps(self) -> dict[str, Callable[[], bool]]:
+        return {
+            "io": self.io.run_one,
+            "writer": self.writer.run_one,
+            "posted": self._take_posted,
+            "turn": self._turn,
+            "admit": self._admit,
+            "pass": self._pass,
+        }
+
+    def _read_clocks(self) -> None:
+        port, settled = self.port, self.settled
+        assert settled is not None
+        port.now_ms, port.mono_ms = self.now_ms, self.mono_ms
+        port.settled_ms = settled.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
+
+    def _take_posted(self) -> bool:
+        if not self.posted:
+            return False
+        function, arguments = self.posted.popleft()
+        function(*arguments)
+        return True
+
+    def _turn(self) -> bool:
+        self.shard.turn()
+        return True
+
+    def _admit(self) -> bool:
+        self.attempts.admit(self.port.now_ms)
+        self.shard.hand_frame()
+        self.attempts.send_jobs()
+        return True
+
+    def _pass(self) -> bool:
+        """What the core thread does between two waits."""
+        while self._take_posted():
+            pass
+        return self._turn() and self._admit()
+
+    def run(self, rounds: int = 200) -> None:
+        """Passes, frames, reads and commits until none has anything to do at this time."""
+        for _ in range(rounds):
+            self.step("pass")
+            worked = [self.step("io"), self.step("writer")]
+            if not any(worked) and not self.posted and not self.shard.has_more and self._waits():
+                return
+        raise AssertionError(("it does not come to rest", self._unrest()))
+
+    def _unrest(self) -> dict[str, Any]:
+        placement, port = self.shard.placement, self.port
+        due = (self.shard.checkpointing.next_ms(), self.shard.retention.next_ms())
+        return {
+            "now": (self.now_ms, port.settled_ms, self.mono_ms),
+            "wheel": placement.wheel.next_wake(),
+            "wake": placement.next_wake(),
+            "horizon": placement.horizon >> 64,
+            "expiries": placement.expiries.next_ms(),
+            "due": due,
+            "reads": (placement.sweep_from, placement.is_stalled, list(placement.load_queue)),
+            "asks": (list(self.shard.asks), list(self.shard.submits)),
+            "posted": list(self.posted),
+        }
+
+    def _waits(self) -> bool:
+        shard = self.shard
+        return not shard.is_open or (shard.wait_ms() > 0 and not shard.records)
+
+    def pass_ms(self, wall_ms: int, mono_ms: int | None = None) -> None:
+        """Time goes by, on both clocks unless said."""
+        self.now_ms += wall_ms
+        self.mono_ms += max(wall_ms if mono_ms is None else mono_ms, 0)
+
+    def checkpoint(self) -> None:
+        """All that is dirty goes into the store, and what is far leaves memory."""
+        self.shard.checkpointing.is_wanted = True
+        self.run()
+        assert not self.shard.checkpointing.is_busy
+
+    # ------------------------------------------------------------------ faults
+
+    def _at(self, point: str) -> None:
+        fault = self._commit_fault
+        if fault is not None and fault[0] == point:
+            self._commit_fault = None
+            raise OSError(fault[1], os.strerror(fault[1]))
+
+    def fail_commit(self, point: str, code: int = errno.EIO) -> None:
+        """The next commit fails there; at "after" it is done, and says that it failed."""
+        self._commit_fault = (point, code)
+
+    def took_commit_fault(self) -> bool:
+        """Whether a commit that is done is to say that it failed."""
+        is_due = self._commit_fault is not None and self._commit_fault[0] == "after"
+        if is_due:
+            self._commit_fault = None
+        return is_due
+
+    def fail_append(self, how: str) -> None:
+        """The next write of a frame fails: before, after or half-way."""
+        self.disk.fail(lambda call: call.name == "pwrite_durable", how=how)  # type: ignore[arg-type]
+
+    def fill_disk(self, times: int) -> None:
+        """There is no room for a spare, so many times."""
+
+        def is_allocation(call: Call) -> bool:
+            return call.name == "preallocate"
+
+        self.disk.fail(is_allocation, errno.ENOSPC, times=times)
+
+    def heal(self) -> None:
+        self.disk.heal()
+        self.disk.cut_at(0)
+        self._commit_fault = None
+
+    # ------------------------------------------------------------------ what holds
+
+    def image(self) -> StoreImage:
+        """What the store has committed by now."""
+        if self._image is None:
+            self._image = StoreImage.of(self.shard.store)
+        return self._image
+
+    def committed(self) -> None:
+        self._image = None
+
+    def check(self) -> None:
+        """Everything that holds after every step."""
+        for what, error in self.port.errors:
+            raise AssertionError(what) from error
+        assert not self.shard.callbacks_failed
+        if self.shard.is_open:
+            self.witness.check_live(self.shard.core, self.image(), self.port.settled_ms)
+
+    def finish(self) -> None:
+        """Faults have ceased: every ticket comes to its end, and every question to its answer."""
+        self.heal()
+        self.run()
+        if not self.shard.is_open:
+            self.crash()
+        self.pass_ms(700_000)
+        model = self.witness.model
+        for _ in range(400):
+            self.run()
+            self.check()
+            for job in list(self.handlers.alive.values()):
+                self.settle(job)
+            model = self.witness.model
+            dues = [entry.due_ms for entry in model.tickets.values() if entry.state == 0]
+            running = [s for s, entry in model.tickets.items() if entry.state == 1]
+            if not dues and not running and not self.unanswered:
+                return
+            self.pass_ms(max(min(dues, default=0) - self.now_ms, 100))
+        raise AssertionError(("stuck", self._stuck(), list(self.unanswered.values())))
+
+    def _stuck(self) -> list[Any]:
+        where = self.shard.placement.where
+        entries = self.witness.model.tickets.items()
+        return [(s, where(s), entry) for s, entry in entries if entry.state in (0, 1)]
+
+
+class WatchedStore(Parked):
+    """A store that says when it has changed, and can lie about a commit that is done."""
+
+    stepped: Stepped
+
+    def commit(self, batch: Batch) -> Commit:
+        try:
+            commit = super().commit(batch)
+        finally:
+            self.stepped.committed()
+        self.stepped.done["commit"] += 1
+        if self.stepped.took_commit_fault():
+            raise WriteFailed(self.path, errno.EIO, "the last page was not written, it says")
+        return commit
+
+
+@contextmanager
+def stepped(**options: Any) -> Iterator[Stepped]:
+    """A new shard under small limits, in a directory that goes with it."""
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    path = tempfile.mkdtemp(prefix="parkade-stepped-", dir=base)
+    try:
+        with mock.patch.multiple(limits, **LIMITS):
+            shard = Stepped(path, **options)
+            try:
+                yield shard
+            finally:
+                shard.close_files()
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,407 @@
+"""What a shard must remember: a model fed with each decision, and each state that it has been in.
+
+The witness stands beside a live shard. It says what each command must be answered, keeps a copy of
+every ticket as each LSN left it, and notes which LSN was told to the outside. So it can say of a
+recovered shard whether it is in a state that ever was, and whether that is new enough.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kit.model import DEAD, PENDING, RUNNING, Entry, Model
+from parkade.index_keys import index_keys
+from parkade.shard import UNREAD, Shard, Unread, check, is_taken, unique_name_of
+from parkade.shard.check import StoreView
+from parkade.shard.commands import (
+    CONFLICT_REPLACE,
+    CONFLICT_RETURN,
+    Answer,
+    Cancel,
+    Command,
+    Drop,
+    Expire,
+    Forget,
+    Refusal,
+    Reschedule,
+    Resolve,
+    Revive,
+    Settle,
+    SettleLost,
+    Start,
+    StartItem,
+    Submit,
+    UniqueRow,
+    Verdict,
+)
+from parkade.shard.history import AttemptRow, decode_attempt
+from parkade.shard.retry import expiry_of
+from parkade.shard.ticket import Ticket, decode_ticket
+from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
+from parkade.store.parked import ParkedReader
+from parkade.store.record import Record, Submitted
+from parkade.store.snapshot import Snapshot
+from parkade.store.sweep import AgendaReader
+from parkade.store.verify import HeadFacts, verify
+
+__all__ = ["Shadow", "StoreImage", "Witness", "state_of"]
+
+ALL = 1 << 20
+HEADS_FIELDS = (
+    "state", "due_ms", "first_due_ms", "attempts", "fence", "snoozes", "deaths", "is_suspect",
+    "maybe_applied", "is_ambiguous", "why", "cancel_reason",
+)  # fmt: skip
+_decode_row = msgspec.msgpack.Decoder(UniqueRow).decode
+
+
+class Shadow(NamedTuple):
+    """A ticket as it was at an LSN: every field of its head, its body, its ended attempts."""
+
+    head: tuple[Any, ...]
+    body: bytes | None
+    attempts: tuple[AttemptRow, ...]
+
+
+@dataclass
+class StoreImage:
+    """All that one committed store holds."""
+
+    lsn: int
+    heads: dict[int, Ticket]
+    bodies: dict[int, bytes]
+    attempts: dict[int, dict[int, AttemptRow]]
+    rows: dict[bytes, UniqueRow]
+    view: StoreView
+
+    @classmethod
+    def of(cls, store: ParkedReader) -> "StoreImage":
+        """Reads it, and asserts that its tables agree with each other."""
+        with store.snapshot() as snapshot:
+            problems = list(verify(snapshot, _facts, deep=True))
+            assert not problems, problems
+            serials = snapshot.serials(before=1 << 64, limit=ALL)
+            found = snapshot.heads(serials).found
+            heads = {serial: decode_ticket(head) for serial, head in found.items()}
+            bodies = {s: body[1:] for s, body in snapshot.bodies(serials).found.items()}
+            attempts = {
+                serial: {fence: decode_attempt(row) for fence, row in snapshot.history(serial)}
+                for serial in serials
+            }
+            names = [bytes(key) for key, _ in snapshot.transaction.cursor(snapshot.tables.uniques)]
+            rows = {name: _decode_row(row) for name in names if (row := snapshot.unique(name))}
+            view = _view(snapshot, heads)
+            return cls(snapshot.lsn, heads, bodies, attempts, rows, view)
+
+
+def _view(snapshot: Snapshot, heads: dict[int, Ticket]) -> StoreView:
+    agenda: Counter[tuple[int, int, int, int]] = Counter()
+    marks: Counter[tuple[int, int]] = Counter()
+    reader = AgendaReader(snapshot.transaction, snapshot.tables.agenda, snapshot.path)
+    for entries in reader.walk(ALL):
+        for entry in map(unpack_entry, entries):
+            assert not entry.flags & NEGATIVE, ("a removal of nothing", entry)
+            if entry.flags & EXPIRY:
+                marks[entry.due_ms, entry.serial] += 1
+            else:
+                agenda[entry[:4]] += 1
+    rows = {
+        (lane_number, row.first_due_ms, row.serial): 1
+        for lane_number in snapshot.lane_names()
+        for row in snapshot.lane_rows(lane_number, limit=ALL)
+    }
+    return StoreView(heads, agenda, marks, rows)
+
+
+def _facts(serial: int, head: bytes) -> HeadFacts:
+    ticket = decode_ticket(head)
+    is_pending = ticket.state == PENDING
+    return HeadFacts(
+        task=ticket.task,
+        state=ticket.state,
+        is_pending=is_pending,
+        due_ms=ticket.due_ms,
+        first_due_ms=ticket.first_due_ms,
+        expiry_ms=expiry_of(ticket) if is_pending else None,
+        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state)),
+    )
+
+
+def state_of(core: Shard, image: StoreImage) -> dict[int, Shadow]:
+    """Every ticket there is, memory over store."""
+    found: dict[int, Shadow] = {}
+    for serial in sorted({*image.heads, *core.hot}):
+        known = core.look(serial)
+        ticket = image.heads.get(serial) if isinstance(known, Unread) else known
+        if ticket is None:
+            continue
+        rows = image.attempts.get(serial, {}) | {r.fence: r for r in core.attempt_rows(serial)}
+        found[serial] = Shadow(
+            fields_of(ticket),
+            body_of(core, image, serial),
+            tuple(rows[fence] for fence in sorted(rows)),
+        )
+    return found
+
+
+def body_of(core: Shard, image: StoreImage, serial: int) -> bytes | None:
+    body = core.body(serial)
+    return image.bodies.get(serial) if isinstance(body, Unread) else body
+
+
+def fields_of(ticket: Ticket) -> tuple[Any, ...]:
+    return tuple(getattr(ticket, name) for name in ticket.__struct_fields__)
+
+
+@dataclass
+class Point:
+    """A state between two commands."""
+
+    model: Model
+    tickets: dict[int, Shadow]
+    rows: dict[bytes, UniqueRow | None]
+
+
+@dataclass
+class Witness:
+    """Of one shard, through all its lives."""
+
+    model: Model = field(default_factory=Model)
+    tickets: dict[int, Shadow] = field(default_factory=dict)
+    rows: dict[bytes, UniqueRow | None] = field(default_factory=dict)
+    told_lsn: int = 0
+    started: int = 0
+
+    def __post_init__(self) -> None:
+        self.names: dict[int, bytes] = {}
+        self.points: dict[int, Point] = {}
+        self.versions: dict[int, list[tuple[int, Shadow | None]]] = {}
+        self._keep(0)
+
+    # ------------------------------------------------------------------ as it lives
+
+    def decided(
+        self, command: Command, verdict: Verdict, times: tuple[int, int], has_room: bool
+    ) -> None:
+        """A command was decided, at a time by the wall clock and by the settled one: its answers
+        must be the model's."""
+        answers = list(verdict.answers)
+        expected = _Expected(self.model, answers, *times, has_room).codes(command)
+        codes = [answer.code for answer in answers]
+        assert codes == expected, (command, codes, expected)
+        self.started += codes.count("started") if isinstance(command, Start) else 0
+
+    def applied(self, core: Shard, records: list[Record], image: StoreImage) -> None:
+        """Records were applied: what they left is noted under the LSN of the last."""
+        for serial in {serial for record in records for serial in _touched(core, record)}:
+            self._note(core, serial, image)
+        self._keep(core.lsn)
+
+    def _note(self, core: Shard, serial: int, image: StoreImage) -> None:
+        ticket = core.look(serial)
+        if isinstance(ticket, Unread):
+            # It came and went between two checkpoints: nobody has to hide it from the store.
+            assert serial not in image.heads, ("what was changed is in memory", serial)
+            ticket = None
+        before = self.tickets.pop(serial, None)
+        shadow = None
+        if ticket is not None:
+            rows = {row.fence: row for row in (() if before is None else before.attempts)}
+            rows |= {row.fence: row for row in core.attempt_rows(serial)}
+            attempts = tuple(rows[fence] for fence in sorted(rows))
+            shadow = Shadow(fields_of(ticket), body_of(core, image, serial), attempts)
+            self.tickets[serial] = shadow
+            name = unique_name_of(ticket)
+            if name is not None:
+                self.names[serial] = name
+        self.versions.setdefault(serial, []).append((core.lsn, shadow))
+        name = self.names.get(serial)
+        if name is not None:
+            row = core.unique_row(name)
+            if not isinstance(row, Unread):
+                self.rows[name] = row
+
+    def _keep(self, lsn: int) -> None:
+        self.points[lsn] = Point(_copied(self.model), dict(self.tickets), dict(self.rows))
+
+    def tell(self, lsn: int) -> None:
+        """Something that rests on that LSN was told to the outside."""
+        self.told_lsn = max(self.told_lsn, lsn)
+
+    def was_seen(self, serial: int, head: tuple[Any, ...] | None, since: int, until: int) -> bool:
+        """Whether a ticket looked so at some LSN of a span, both ends included."""
+        versions = [(0, None), *self.versions.get(serial, [])]
+        for at, (lsn, shadow) in enumerate(versions):
+            end = versions[at + 1][0] if at + 1 < len(versions) else ALL << 20
+            if lsn <= until and end > since and (shadow and shadow.head) == head:
+                return True
+        return False
+
+    # ------------------------------------------------------------------ what holds
+
+    def check_live(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
+        """Every invariant of the core over its store; and it is the model and the copies."""
+        check(core, image.view)
+        assert state_of(core, image) == self.tickets, self._difference(core, image)
+        self._check_rows(core, image, settled_ms)
+        entries = self.model.tickets
+        heads = {serial: _modelled(shadow) for serial, shadow in self.tickets.items()}
+        assert heads == {s: tuple(getattr(e, f) for f in HEADS_FIELDS) for s, e in entries.items()}
+        for serial, entry in entries.items():
+            assert self.tickets[serial].body == entry.body, ("its body", serial, entry)
+        assert core.counters == self.model.counters()
+
+    def _check_rows(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
+        for name in {*self.rows, *image.rows}:
+            known = core.unique_row(name)
+            row = image.rows.get(name) if isinstance(known, Unread) else known
+            expected = self.rows.get(name)
+            if is_taken(row, settled_ms) or is_taken(expected, settled_ms):
+                assert row == expected, ("a name", name, row, expected)
+
+    def _difference(self, core: Shard, image: StoreImage) -> Any:
+        live, kept = state_of(core, image), self.tickets
+        serials = [s for s in {*live, *kept} if live.get(s) != kept.get(s)]
+        return [(s, live.get(s), "and was", kept.get(s), s in core.hot) for s in sorted(serials)]
+
+    def check_recovered(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
+        """A shard was recovered: into a state that ever was, with all that was told. It goes on
+        from there."""
+        lsn = core.lsn
+        assert lsn >= self.told_lsn, ("told, and lost", self.told_lsn, lsn)
+        assert lsn in self.points, ("a state that never was", lsn, sorted(self.points))
+        self.go_back(lsn)
+        self.check_live(core, image, settled_ms)
+
+    def go_back(self, lsn: int) -> None:
+        """Forgets what came after that LSN."""
+        point = self.points[lsn]
+        self.model, self.tickets, self.rows = (
+            _copied(point.model), dict(point.tickets), dict(point.rows),
+        )  # fmt: skip
+        self.points = {at: kept for at, kept in self.points.items() if at <= lsn}
+        for serial, versions in self.versions.items():
+            self.versions[serial] = [version for version in versions if version[0] <= lsn]
+        self.told_lsn = min(self.told_lsn, lsn)
+
+
+class _Expected:
+    """What the model says to a command. It changes the model as the command does.
+
+    Where an answer depends on what no model knows (room, a suspect elsewhere, clocks that differ)
+    the answer given is taken, if it may be true.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        answers: list[Answer | Refusal],
+        now_ms: int,
+        settled_ms: int,
+        has_room: bool,
+    ) -> None:
+        self.model = model
+        self.answers = answers
+        self.now_ms = now_ms
+        self.settled_ms = settled_ms
+        self.has_room = has_room
+
+    def codes(self, command: Command) -> list[str]:
+        model, now_ms, settled_ms = self.model, self.now_ms, self.settled_ms
+        match command:
+            case Submit(drafts, modes):
+                modes = modes or [0] * len(drafts)
+                return [self._submit(*each) for each in zip(drafts, modes, self.answers, strict=True)]
+            case Cancel(serial, reason):
+                return [model.cancel(serial, reason, now_ms)]
+            case Reschedule(serial, due_ms):
+                return [model.reschedule(serial, due_ms)]
+            case Revive(serials, due_ms, keep, payload, accept):
+                assert payload is None
+                return [model.revive(s, due_ms, accept, keep, settled_ms) for s in serials]
+            case Drop(serials):
+                return [model.drop(serial) for serial in serials]
+            case Resolve(serial, result):
+                return [model.resolve(serial, result, now_ms)]
+            case Expire(serials):
+                return [model.expire(serial, now_ms, settled_ms) for serial in serials]
+            case Forget(task, state, serials):
+                return [self._forget(task, state, serial) for serial in serials]
+            case Start(items):
+                return [self._start(*each) for each in zip(items, self.answers, strict=True)]
+            case Settle(outcomes):
+                return [model.settle(outcome, now_ms, settled_ms) for outcome in outcomes]
+            case SettleLost(items):
+                return [self._lose(item) for item in items]
+        raise AssertionError(command)
+
+    def _submit(self, draft: Submitted, mode: int, answer: Answer | Refusal) -> str:
+        if answer.code == "full":
+            assert not self.has_room
+            return "full"
+        # Without room nobody is replaced: the holder is answered.
+        mode = mode if self.has_room or mode != CONFLICT_REPLACE else CONFLICT_RETURN
+        code = self.model.submit(draft, mode, self.now_ms, self.settled_ms)
+        assert self.has_room or code != "created", "made without room"
+        return code
+
+    def _forget(self, task: str, state: int, serial: int) -> str:
+        entry = self.model.tickets.get(serial)
+        if entry is None:
+            return "unknown"
+        if entry.state in (PENDING, RUNNING):
+            return "not_ended"
+        if (entry.draft.task, entry.state) != (task, state):
+            return "other"
+        self.model.forget(serial)
+        return "forgotten"
+
+    def _start(self, item: StartItem, answer: Answer | Refusal) -> str:
+        entry, code = self.model.tickets.get(item.serial), answer.code
+        if entry is None:
+            return "gone"
+        if entry.state != PENDING:
+            return "not_pending"
+        if entry.due_ms > self.now_ms:
+            return "not_due"
+        if code in ("suspect", "clock", "full", "key_busy"):
+            assert code != "suspect" or entry.is_suspect
+            assert code != "key_busy" or self._is_key_busy(entry)
+            return code
+        assert not self._is_key_busy(entry) or code != "started", ("one at a time", entry)
+        return self.model.start(item.serial, item.on_crash, self.now_ms, self.settled_ms)
+
+    def _is_key_busy(self, entry: Entry) -> bool:
+        key = entry.draft.key
+        others = self.model.tickets.values()
+        return key is not None and any(e.draft.key == key and e.state == RUNNING for e in others)
+
+    def _lose(self, item: Any) -> str:
+        entry = self.model.tickets.get(item.serial)
+        if entry is None or entry.state != RUNNING or entry.fence != item.fence:
+            return "refused"
+        self.model.lose(item, self.now_ms, self.settled_ms)
+        return "settled"
+
+
+def _touched(core: Shard, record: Record) -> list[int]:
+    serial = getattr(record, "serial", None)
+    return list(core.names(record)[0]) + ([] if serial is None else [serial])
+
+
+def _modelled(shadow: Shadow) -> tuple[Any, ...]:
+    return tuple(shadow.head[_PLACES[name]] for name in HEADS_FIELDS)
+
+
+_PLACES = {name: place for place, name in enumerate(Ticket.__struct_fields__)}
+
+
+def _copied(model: Model) -> Model:
+    fresh = Model()
+    fresh.tickets = {serial: Entry(**vars(entry)) for serial, entry in model.tickets.items()}
+    fresh.names = dict(model.names)
+    return fresh
+
+
+assert DEAD == 3
