@@ -27,6 +27,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from parkade.errors import ConfigError, ParkadeError, shown_error
+from parkade.telling import tell
 from parkade.wording import bytes_text, closest
 
 __all__ = [
@@ -238,8 +239,9 @@ class ControlServer:
             while not self._is_closing:
                 try:
                     self._turn()
-                except Exception:
-                    _log.exception("the control socket met an error and goes on")
+                except Exception as error:
+                    text = "the control socket met an error and goes on"
+                    tell(_log, logging.ERROR, text, error=error)
         finally:
             for peer in list(self._peers.values()):
                 self._hang_up(peer)
@@ -305,8 +307,9 @@ class ControlServer:
                 self._watch(peer)
         except OSError:
             self._hang_up(peer)
-        except Exception:
-            _log.exception("a control connection met an error and was closed")
+        except Exception as error:
+            text = "a control connection met an error and was closed"
+            tell(_log, logging.ERROR, text, error=error)
             self._hang_up(peer)
 
     def _watch(self, peer: _Peer) -> None:

@@ -33,6 +33,7 @@ from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED
 from parkade.shard.ticket import Ticket as Head
 from parkade.shard.ticket import TicketId, parse_id
 from parkade.showing import attempt_infos, ticket_info
+from parkade.telling import tell
 from parkade.verdicts import reason_text
 from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
 
@@ -62,7 +63,7 @@ class Desk:
         try:
             server.start()
         except OSError as error:
-            _log.warning("no control socket: %s", error)
+            tell(_log, logging.WARNING, "no control socket: %s", error)
             return
         self._server = server
 

@@ -23,6 +23,7 @@ from parkade.settling import Settler
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.tasks import Task
+from parkade.telling import tell
 from parkade.threads import ThreadPool
 from parkade.views import AttemptInfo
 
@@ -250,6 +251,13 @@ class Executor:
             run.has_begun = True
             return True
 
+    def _prepared(self, run: _Run) -> tuple[tuple[Any, ...], dict[str, Any]] | Outcome:
+        """As `_prepare`, and whatever goes wrong there is an outcome too."""
+        try:
+            return self._prepare(run)
+        except BaseException as error:
+            return self._settler.untold(run.job, error)
+
     def _prepare(self, run: _Run) -> tuple[tuple[Any, ...], dict[str, Any]] | Outcome:
         """The handler's arguments, with the attempt set up; or the outcome, if it will not run."""
         job, ticket = run.job, run.job.ticket
@@ -289,7 +297,14 @@ class Executor:
         return args, kwargs
 
     def _ended(self, run: _Run, value: Any, error: BaseException | None) -> Outcome:
-        """The outcome of a handler that has returned or raised."""
+        """The outcome of a handler that has returned or raised. There always is one: a run
+        without would keep its place, and its ticket would run for ever."""
+        try:
+            return self._outcome_of(run, value, error)
+        except BaseException as second:
+            return self._settler.untold(run.job, second)
+
+    def _outcome_of(self, run: _Run, value: Any, error: BaseException | None) -> Outcome:
         attempt = run.attempt
         assert attempt is not None, run.key
         ran_ms = self._clock.monotonic_ms() - run.started_ms
@@ -314,8 +329,8 @@ class Executor:
                         batch.append(self._outcomes.popleft())
                 if batch:
                     self._deliver(batch)
-            except Exception:
-                _log.exception("outcomes could not be handed over")
+            except Exception as error:
+                tell(_log, logging.ERROR, "outcomes could not be handed over", error=error)
             finally:
                 self._handing_over.release()
 
@@ -336,7 +351,7 @@ class Executor:
             self._hand_over()
 
     def _call(self, run: _Run) -> Outcome:
-        prepared = self._prepare(run)
+        prepared = self._prepared(run)
         if isinstance(prepared, Outcome):
             return prepared
         args, kwargs = prepared
@@ -397,7 +412,7 @@ class Executor:
         """One attempt, start to end, as a task of its own."""
         if not self._claim(run):
             return
-        prepared = self._prepare(run)
+        prepared = self._prepared(run)
         if isinstance(prepared, Outcome):
             self._finish_here(side, run, prepared)
             return
@@ -457,8 +472,12 @@ class Executor:
         if not future.cancelled():
             future.exception()  # seen: the loop need not report it
         if self._runs.get(run.key) is run:
-            why = "its task was cancelled before it began"
-            self._finish_here(side, run, self._settler.given_back(run.job, why))
+            if run.has_begun:
+                outcome = self._settler.lost(run.job, "its task ended and told nobody how")
+            else:
+                why = "its task was cancelled before it began"
+                outcome = self._settler.given_back(run.job, why)
+            self._finish_here(side, run, outcome)
 
     def _lose(self, side: _LoopSide) -> None:
         """Ends what is on a loop that is no more."""
@@ -487,8 +506,9 @@ class Executor:
         while not self._is_closed and not loop.is_closed():
             try:
                 loop.run_forever()
-            except BaseException:
-                _log.exception("an event loop of handlers was interrupted and goes on")
+            except BaseException as error:
+                text = "an event loop of handlers was interrupted and goes on"
+                tell(_log, logging.ERROR, text, error=error)
         with contextlib.suppress(BaseException):
             _wind_up(loop)
         if not loop.is_closed():

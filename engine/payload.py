@@ -108,6 +108,8 @@ class PayloadCodec:
     def encode_mapping(self, given: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
         """The same for arguments by name that come from outside, like JSON: dates, UUIDs and such
         may be text there. Raises `PayloadError`, also for a name that the handler does not have."""
+        if not isinstance(cast(object, given), Mapping):
+            raise self._misfit(f"expected a mapping of arguments, got {type(given).__name__}")
         for name in given:
             if name not in self._exact:
                 near = closest(str(name), self._exact)

@@ -331,7 +331,8 @@ def is_from_the_call(error: BaseException) -> bool:
 
     To be asked in the frame that caught it: an error from inside the handler has more frames.
     """
-    trace = error.__traceback__
+    # By way of the class: an exception may have an attribute of its own under this name.
+    trace = BaseException.__dict__["__traceback__"].__get__(error)
     return type(error) is TypeError and trace is not None and trace.tb_next is None
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
@@ -34,7 +33,9 @@ from parkade.store.journal import Sizing
 from parkade.store.parked import Parked
 from parkade.store.record import Leased
 from parkade.tasks import Tasks
+from parkade.telling import tell
 from parkade.translating import opening_error, shard_error
+from parkade.verdicts import describe
 from parkade.views import StopReport
 
 __all__ = ["Runtime", "RuntimeOptions"]
@@ -224,7 +225,8 @@ class Runtime:
             if error is None:
                 shard.install(future.result())
             else:
-                _storage_log.critical("%s", shard_error(self.directory.path, shard.number, error))
+                failure = shard_error(self.directory.path, shard.number, error)
+                tell(_storage_log, logging.CRITICAL, "%s", failure)
                 shard.refuse(error)
         self.asker = Asker(self.host.inbox, self.drive)
 
@@ -255,9 +257,12 @@ class Runtime:
         return self._open_shard(shard.number)
 
     def report(self, what: str, error: BaseException | None) -> None:
-        cause = "" if error is None else "".join(traceback.format_exception_only(error)).strip()
+        cause = ""
+        if error is not None:
+            text = describe(error)
+            cause = f"{text.type}: {text.message}"
         level = logging.CRITICAL if isinstance(error, StoreError) else logging.ERROR
-        _storage_log.log(level, "%s: %s", what, cause, exc_info=error)
+        tell(_storage_log, level, "%s: %s", what, cause, error=error)
 
     # ----------------------------------------------------------- what attempts need of the code
 
@@ -416,7 +421,7 @@ def _discard(opened: OpenShard) -> None:
     try:
         opened.close()
     except StoreError as error:
-        _storage_log.error("closing a journal: %s", error)
+        tell(_storage_log, logging.ERROR, "closing a journal: %s", error)
 
 
 def _discard_all(opening: "Iterable[Future[OpenShard]]") -> None:

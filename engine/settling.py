@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from parkade.attempt import Attempt
 from parkade.clock import Clock
 from parkade.durations import datetime_of, span_text
+from parkade.policies import DEFAULT_POLICY
 from parkade.shard.commands import Outcome
 from parkade.store.record import ErrorText
 from parkade.verdicts import (
@@ -146,6 +147,16 @@ class Settler:
         outcome = self._transient(job, describe(error), self._safe_wait_ms(job), has_begun=False)
         self._tell(job, outcome, 0)
         return outcome
+
+    def untold(self, job: "Job", error: BaseException) -> Outcome:
+        """How the attempt ended cannot be told: saying it raised `error`. Asks nobody's code: it
+        waits as the default policy would, and is unknown like an attempt that was lost."""
+        wait_ms = DEFAULT_POLICY.wait_ms(max(0, job.number - 1), 0)
+        attempts = DEFAULT_POLICY.max_attempts
+        return Outcome(
+            job.serial, job.fence, "lease",
+            error=describe(error), wait_ms=wait_ms, max_attempts=attempts,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------- classification
 
@@ -284,15 +295,17 @@ class Settler:
 def _described(error: BaseException) -> ErrorText:
     """An error as text, without the frame that called the handler: it is ours, and always the
     same."""
-    trace = error.__traceback__
+    # By way of the class: an exception may have attributes of its own under these names.
+    traceback_of = BaseException.__dict__["__traceback__"]
+    trace = traceback_of.__get__(error)
     if trace is None or trace.tb_next is None:
         return describe(error)
     # Only for the time of this call: policies see the error as it was caught.
-    error.__traceback__ = trace.tb_next
+    traceback_of.__set__(error, trace.tb_next)
     try:
         return describe(error)
     finally:
-        error.__traceback__ = trace
+        traceback_of.__set__(error, trace)
 
 
 def find_verdict(error: BaseException) -> Verdict | Cancelled | None:

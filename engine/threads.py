@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from parkade.telling import tell
+
 __all__ = ["ThreadPool"]
 
 T = TypeVar("T")
@@ -88,7 +90,13 @@ class ThreadPool(Generic[T]):
                 stranded = [] if self._count else list(self._work)
                 if stranded:
                     self._work.clear()
-            _log.warning("no more threads for handlers (%d run): %s", self._count, error)
+            tell(
+                _log,
+                logging.WARNING,
+                "no more threads for handlers (%d run): %s",
+                self._count,
+                error,
+            )
             self._refuse(stranded, error)
 
     def _run(self) -> None:
@@ -116,5 +124,5 @@ class ThreadPool(Generic[T]):
                 self._spawn()
             try:
                 self._attend(piece)
-            except BaseException:
-                _log.exception("a worker thread met an error and goes on")
+            except BaseException as error:
+                tell(_log, logging.ERROR, "a worker thread met an error and goes on", error=error)

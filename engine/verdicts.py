@@ -168,6 +168,7 @@ def type_name(cls: type) -> str:
     """`httpx.ConnectTimeout`; built-in types and those of this library go without a module."""
     try:
         module, name = str(cls.__module__), str(cls.__qualname__)
+        module, name = str.__str__(module), str.__str__(name)
     except BaseException:
         return "an exception whose type cannot be named"
     if module == "builtins" or module.partition(".")[0] == "parkade":
@@ -191,10 +192,11 @@ def _traceback(error: BaseException) -> str:
 
 def _cut(text: str, bytes_max: int, *, head: int | None = None) -> str:
     """At most `bytes_max` bytes of UTF-8: the first `head`, and the last of the rest."""
+    # By way of the class: a text may be of a subclass, with methods of its own.
+    text = str.__str__(text)
     if len(text) > 2 * bytes_max:
         text = text[:bytes_max] + text[-bytes_max:]
-    # By way of the class: a text may be of a subclass with an encode() of its own.
-    encoded = str.encode(text, "utf-8", "backslashreplace")
+    encoded = text.encode("utf-8", "backslashreplace")
     if len(encoded) <= bytes_max:
         return encoded.decode()
     if head is None:

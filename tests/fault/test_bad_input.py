@@ -192,6 +192,11 @@ def test_a_payload_that_cannot_be_stored_is_refused(engine: Engine, arguments: A
         refused(call, PayloadError, "PK-202", "scale")
 
 
+@pytest.mark.parametrize("payload", [None, [1], "n", 5], ids=repr)
+def test_arguments_by_name_are_a_mapping(engine: Engine, payload: Any) -> None:
+    refused(lambda: engine.submit("scale", payload), PayloadError, "PK-202", "a mapping")
+
+
 def test_a_payload_that_contains_itself_is_refused(engine: Engine) -> None:
     ring: list[Any] = []
     ring.append(ring)

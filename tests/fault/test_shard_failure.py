@@ -1,6 +1,7 @@
 """One shard fails: what its callers hear, how it comes back, and that the others do not notice."""
 
 import errno
+import logging
 import os
 import shutil
 import threading
@@ -97,6 +98,29 @@ def test_a_failed_append_is_told_and_recovered_from_by_itself(
         assert recount(engine) == engine.stats().by_task
     with make(tmp_path / "data", durability="process", run=False) as engine:
         assert {engine.ticket(each).info().state for each in before} == {"scheduled"}
+
+
+def test_a_log_handler_that_raises_costs_neither_the_shard_nor_the_core_thread(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    class Broken(logging.Handler):
+        lines = 0
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.lines += 1
+            raise OSError("the log has no room")
+
+    broken = Broken()
+    logging.getLogger("parkade.storage").addHandler(broken)
+    try:
+        with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
+            task = engine.task(name="note")(lambda n: n)
+            assert fail_append(engine, disk, task).code == "PK-109"
+            recovered(engine)
+            assert [keyed(task, shard).submit(5).result("20s") for shard in (0, 1)] == [5, 5]
+    finally:
+        logging.getLogger("parkade.storage").removeHandler(broken)
+    assert broken.lines > 0
 
 
 def test_an_attempt_that_runs_meanwhile_is_not_lost(tmp_path: Path, disk: FaultyDisk) -> None:

@@ -221,6 +221,31 @@ def test_whatever_a_handler_raises_is_its_outcome_and_no_more(
     assert rig.executor.running() == []
 
 
+def test_an_end_that_cannot_be_told_is_an_outcome_and_spends_an_attempt(
+    rig: AttemptRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no way to tell")
+
+    @rig.tasks.task
+    def plain() -> None: ...
+
+    @rig.tasks.task
+    async def coroutine() -> None: ...
+
+    for name in ("_outcome_of", "_prepare"):
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.executor, name, fail)
+            for task in (plain, coroutine):
+                outcome = rig.run(task)
+                assert (outcome.kind, outcome.has_begun) == ("lease", True)
+                assert outcome.wait_ms > 0
+                assert outcome.error is not None
+                assert outcome.error.message == "no way to tell"
+    assert rig.run(plain).kind == rig.run(coroutine).kind == "done"
+    assert rig.executor.running() == []
+
+
 def test_the_traceback_begins_in_the_handler(rig: AttemptRig) -> None:
     @rig.tasks.task
     def plain() -> None:

@@ -307,6 +307,27 @@ def test_errors_that_cannot_be_shown_or_were_never_made_whole_are_settled_too(
     assert bench.raised(Lying()).kind == "failed"
 
 
+def test_an_error_that_lies_about_itself_is_settled_too(bench: Bench) -> None:
+    class Text(str):
+        def __len__(self) -> int:
+            raise Unspeakable()
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return Text("odd")
+
+    class Hidden(Exception):
+        @property
+        def __traceback__(self) -> Any:
+            raise Unspeakable()
+
+    odd, hidden = bench.raised(Odd()), bench.raised(Hidden("hidden"))
+    assert odd.kind == hidden.kind == "transient"
+    assert odd.error is not None and hidden.error is not None
+    assert (odd.error.message, type(odd.error.message)) == ("odd", str)
+    assert hidden.error.message == "hidden"
+
+
 def test_half_a_surrogate_pair_in_a_reason_can_be_stored(bench: Bench) -> None:
     assert bench.raised(Drop("a\ud800b")).reason == "a\\ud800b"
 
