@@ -22,7 +22,7 @@ from parkade import Engine, TicketInfo
 from parkade.shard.states import PENDING, RUNNING
 
 LIVES = 50
-LIFE_S_MAX = 0.7
+LIFE_S_MAX = 0.3
 WORKERS = Path(__file__).parents[1]
 
 
@@ -90,20 +90,23 @@ def live(path: Path) -> None:
         assert workers.stdin is not None
         assert workers.stdout is not None
         for seed in range(LIVES):
-            durability = "disk" if seed % 3 else "process"
+            durability = "disk" if seed % 4 else "process"
             workers.stdin.write(f"go {seed} {durability}\n")
             workers.stdin.flush()
             pid = int(workers.stdout.readline())
-            select.select([workers.stdout], [], [], dice.uniform(0.0, LIFE_S_MAX))
+            said = workers.stdout.readline() if seed % 3 else ""  # the others may die opening
+            select.select([], [], [], dice.uniform(0.0, LIFE_S_MAX))
             os.kill(pid, signal.SIGKILL)
-            assert workers.stdout.readline() == "died -9\n", Told(path / "log").errors
+            while not said.startswith("died"):
+                said = workers.stdout.readline()
+            assert said == "died -9\n", Told(path / "log").errors
         workers.stdin.close()
 
 
 def test_fifty_kills_lose_nothing_that_was_acknowledged(directory: Path) -> None:
     told = Told(directory / "log")
     assert told.errors == []
-    assert told.opened > LIVES // 2, "most lives were long enough to open"
+    assert told.opened > LIVES // 2
     assert len(told.submitted) > 500
     engine = Engine(str(directory / "data"), threads=16)
     declare(engine)

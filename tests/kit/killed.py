@@ -2,10 +2,10 @@
 
     python -m kit.killed DIRECTORY LOG
 
-A parent line `go SEED DURABILITY` on its input makes it fork a worker and print the worker's pid;
-when that has died it prints `died` and how. Forking saves the start of an interpreter a round; the
-parent of the forks never opens an engine. What the workers write to LOG is one line a write, so
-that a kill leaves whole lines:
+A line `go SEED DURABILITY` on its input makes it fork a worker and print the worker's pid. The
+worker prints `open` once it is; when it has died `died` is printed, and how. Forking saves the
+start of an interpreter a round; the parent of the forks never opens an engine. What the workers
+write to LOG is one line a write, so that a kill leaves whole lines:
 
     life WHO                a worker begins to open
     open WHO                it has opened
@@ -109,6 +109,7 @@ class Worker:
         self.log.tell("life", self.seed)
         self.engine.start()
         self.log.tell("open", self.seed)
+        print("open", flush=True)
         kinds = (self.one_by_one, self.one_by_one, self.many, self.unique, self.cancel)
         for number, kind in enumerate(kinds):
             dice = random.Random(self.seed * 100 + number)
