@@ -127,6 +127,14 @@ def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str)
             records = decode_records(frame.body)
         except RecordDamage as error:
             raise Damage(path, frame.offset, f"a frame's body is no records: {error}") from error
+        if len(records) != frame.count or frame.first_lsn > core.lsn + 1:
+            # Whatever is answered from here on would be reckoned to the wrong LSN.
+            raise Damage(
+                path,
+                frame.offset,
+                f"a frame of {frame.count} records from LSN {frame.first_lsn} on holds "
+                f"{len(records)}, behind LSN {core.lsn}",
+            )
         fresh = records[max(0, core.lsn + 1 - frame.first_lsn) :]
         load_named(core, reader, fresh)
         for record in fresh:

@@ -1,0 +1,66 @@
+"""Replay: frames into a core, and nothing that does not follow on."""
+
+from typing import Any
+
+import pytest
+
+from kit.rig import Rig
+from parkade.opening import replay
+from parkade.reading import Read, StoreReader
+from parkade.shard import Shard
+from parkade.shard.commands import Loaded
+from parkade.store.errors import Damage
+from parkade.store.frame import Frame
+from parkade.store.record import Record, encode_records
+
+
+class NoStore(StoreReader):
+    """A store in which there is nothing."""
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def load(self, serials: Any, uniques: Any = (), *, has_bodies: bool = False) -> Read:
+        self.loads += 1
+        return Read(Loaded(1 << 62, dict.fromkeys(serials), dict.fromkeys(uniques)))
+
+
+def frame(first_lsn: int, records: list[Record], count: int | None = None) -> Frame:
+    body = encode_records(records)
+    return Frame(first_lsn, len(records) if count is None else count, body, 0, 1, "path", 64)
+
+
+def drafts(count: int) -> list[Record]:
+    rig = Rig()
+    return [rig.draft() for _ in range(count)]
+
+
+def test_frames_are_applied_from_where_the_store_ends() -> None:
+    records = drafts(6)
+    core = Shard(lsn=2)
+    replay(core, NoStore(), [frame(1, records[:4]), frame(5, records[4:])], "journal")
+    assert core.lsn == 6
+    assert sorted(core.hot) == sorted(record.serial for record in records[2:])  # type: ignore[attr-defined]
+    assert core.counters == {("t", 0): 4}
+
+
+def test_an_empty_frame_changes_nothing() -> None:
+    core = Shard(lsn=2)
+    replay(core, NoStore(), [frame(3, []), frame(3, drafts(1))], "journal")
+    assert core.lsn == 3
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([frame(2, drafts(1))], "behind LSN 0"),
+        ([frame(1, drafts(2)), frame(4, drafts(1))], "behind LSN 2"),
+        ([frame(1, drafts(2), count=3)], "3 records from LSN 1 on holds 2"),
+        ([frame(1, drafts(2), count=1)], "1 records from LSN 1 on holds 2"),
+        ([Frame(1, 1, b"\xc1", 0, 1, "path", 64)], "no records"),
+    ],
+)
+def test_what_does_not_follow_on_is_damage(frames: list[Frame], reason: str) -> None:
+    with pytest.raises(Damage, match=reason) as caught:
+        replay(Shard(), NoStore(), frames, "journal")
+    assert (caught.value.path, caught.value.offset) == ("journal", 64)
