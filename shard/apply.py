@@ -10,7 +10,7 @@ from typing import Any, Final
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import AttemptRow, outcome_of_buried
-from parkade.shard.lanes import Lanes
+from parkade.shard.lanes import IN_HAND, Lanes
 from parkade.shard.memory import Memory
 from parkade.shard.placement import Placement
 from parkade.shard.states import (
@@ -188,7 +188,8 @@ class Applying:
 
     def _started(self, record: Started) -> None:
         memory, placement = self.memory, self.placement
-        hot, at_ms, on_crash = memory.hot, record.at_ms, record.on_crash
+        hot, seats = memory.hot, placement.lanes.seats
+        at_ms, on_crash = record.at_ms, record.on_crash
         for serial in record.serials:
             ticket = hot.get(serial)
             if ticket is None or (ticket.state, Started) not in NEXT:
@@ -196,7 +197,10 @@ class Applying:
             ticket = memory.own(ticket)
             # The key is taken before the lane is left, or the next one would be handed on.
             self._begin(ticket)
-            placement.leave(ticket)
+            if ticket.key is None and seats.get(serial) == IN_HAND:
+                del seats[serial]
+            else:
+                placement.leave(ticket)
             if ticket.options is not None:
                 placement.expiries.disarm(serial)
             counts = self.by_task[ticket.task]
@@ -261,6 +265,7 @@ class Applying:
             ticket.deaths += record.deaths
             ticket.why = record.why
             self._end(ticket, record.at_ms)
+            self.memory.drop_payload(ticket.serial)
             self._bear(record.born)
 
     def _cancelled(self, record: Cancelled) -> None:
@@ -360,9 +365,9 @@ class Applying:
     def _end(self, ticket: Ticket, ended_ms: int) -> None:
         """The ticket has its end, in the state it is in now."""
         ticket.finished_ms = ended_ms
-        self.memory.drop_payload(ticket.serial)
-        self.placement.expiries.disarm(ticket.serial)
-        name = unique_name_of(ticket)
+        if ticket.options is not None:
+            self.placement.expiries.disarm(ticket.serial)
+        name = unique_name_of(ticket) if ticket.unique is not None else None
         if name is None:
             return
         row = self.memory.uniques.get(name)

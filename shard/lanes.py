@@ -247,18 +247,28 @@ class Lanes:
         rank = ticket.first_due_ms << SERIAL_BITS | ticket.serial
         if rank > lane.edge:
             self._spill(lane, rank)
-        else:
-            self.seat(lane, rank)
+            return
+        self.seat(lane, rank)
+        bounds = self.bounds
+        if (
+            len(lane.window) + len(lane.loading) > bounds.window_max
+            or self.total > bounds.windows_max
+            or len(self.by_key) > bounds.lanes_max
+        ):
             self.keep_bounds(lane)
 
     def seat(self, lane: Lane, rank: int) -> None:
         """Put a hot ticket into the window."""
         window = lane.window
-        insort(window, rank)
+        if not window or rank < window[0]:
+            window.insert(0, rank)
+            self.changed.add(lane)
+        elif rank > window[-1]:
+            window.append(rank)
+        else:
+            insort(window, rank)
         self.seats[rank & SERIAL_MASK] = WINDOW
         self.total += 1
-        if window[0] == rank:
-            self.changed.add(lane)
 
     def leave(self, ticket: Ticket) -> None:
         """The ticket is no more in its lane, if it was; its key is for the next one."""
@@ -489,10 +499,9 @@ class Lanes:
         self.changed.clear()
         return order
 
-    def pop(self, lane: Lane, now_ms: int) -> tuple[int | None, list[Ticket]]:
+    def pop(self, lane: Lane, now_ms: int, early: list[Ticket]) -> int | None:
         """The first of the lane that is due and whose key is free, now in hand; None if there is
-        none. And the tickets that were met before their due, and have left the lane."""
-        early: list[Ticket] = []
+        none. Tickets that are met before their due leave the lane, and are added to `early`."""
         at = 0
         hot, window = self.memory.hot, lane.window
         while at < len(window):
@@ -515,8 +524,8 @@ class Lanes:
             self._take(lane, at)
             self.seats[ticket.serial] = IN_HAND
             self.note_hunger(lane)
-            return ticket.serial, early
-        return None, early
+            return ticket.serial
+        return None
 
     def give_back(self, ticket: Ticket) -> bool:
         """A ticket in hand was not started, and is in hand no more. False: it was not."""

@@ -160,12 +160,16 @@ class Memory:
 
     def set_body(self, serial: int, body: bytes | None) -> None:
         """Replace payload or result; None deletes it."""
-        self.drop_payload(serial)
-        if body is None and not self.is_in_store(serial):
-            self.dirty.bodies.pop(serial, None)
-            return
-        self.dirty.bodies[serial] = body
-        self.dirty.size_bytes += 0 if body is None else len(body)
+        if serial in self.payloads:
+            self.drop_payload(serial)
+        dirty = self.dirty
+        if body is not None:
+            dirty.bodies[serial] = body
+            dirty.size_bytes += len(body)
+        elif self.is_in_store(serial):
+            dirty.bodies[serial] = None
+        else:
+            dirty.bodies.pop(serial, None)
 
     def set_row(self, name: bytes, row: UniqueRow | None) -> None:
         """Write or delete a unique row."""
@@ -197,8 +201,8 @@ class Memory:
         ticket = parked.ticket
         serial = ticket.serial
         self.hot[serial] = ticket
-        # Whether a pending one is a row of its lane may change before it is written again, by a move
-        # that is under way: then its old entry is taken away wherever it is.
+        # Whether a pending one is a row of its lane may change before it is written again, by a
+        # move that is under way: then its old entry is taken away wherever it is.
         at = parked.stored_at
         self.stored_at[serial] = at._replace(in_lane=None) if ticket.state == PENDING else at
         self.lingering.add(serial)

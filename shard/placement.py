@@ -98,6 +98,7 @@ class Placement:
         self.sweep_from: int | None = None
         self.is_stalled = False
         self.clock_lag_ms = 0
+        self._early: list[Ticket] = []
         self._sweep_drops = 0
         self._load_drops = 0
         self._refill_drops = 0
@@ -485,9 +486,10 @@ class Placement:
     def pop(self, lane: Lane, now_ms: int) -> int | None:
         """The first ticket of a lane that is due and whose key is free; it is then in hand, to be
         started or given back. None: the lane has none."""
-        serial, early = self.lanes.pop(lane, now_ms)
-        for ticket in early:
-            self.relocate(ticket)
+        early = self._early
+        serial = self.lanes.pop(lane, now_ms, early)
+        while early:
+            self.relocate(early.pop())
         return serial
 
     def give_back(self, serial: int, now_ms: int) -> None:

@@ -99,6 +99,11 @@ def _why_not(view: View, item: StartItem, ticket: Ticket, times: Times) -> str |
         return "not_pending"
     if ticket.due_ms > times.now_ms:
         return "not_due"
+    if ticket.options is None and item.max_elapsed_ms is None:
+        if not is_exhausted(ticket, item.max_attempts):
+            return None
+        view.records.append(_bury_pending(ticket, times, "exhausted"))
+        return "exhausted"
     expiry_ms = expiry_of(ticket)
     if expiry_ms is not None and expiry_ms <= times.settled_ms:
         view.records.append(Expired(serial, times.now_ms))
@@ -123,9 +128,10 @@ def _bury_pending(ticket: Ticket, times: Times, why: str) -> Buried:
 
 def decide_settle(view: View, command: Settle, times: Times) -> Verdict:
     settled: set[int] = set()
+    hot = view.memory.hot
     for outcome in command.outcomes:
         serial = outcome.serial
-        ticket = view.memory.hot.get(serial)
+        ticket = hot.get(serial)
         is_current = (
             ticket is not None
             and ticket.state == RUNNING

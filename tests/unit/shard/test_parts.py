@@ -46,7 +46,7 @@ def test_the_table_names_states_and_records_that_exist() -> None:
     assert len(STATE_NAMES) == len(STATES)
 
 
-def test_dues_are_clamped() -> None:
+def test_a_due_stays_within_the_calendar() -> None:
     assert due_after(5, 10) == 15
     assert due_after(5, -10) == 5
     assert due_after(-5, 0) == 0

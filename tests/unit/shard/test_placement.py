@@ -16,7 +16,7 @@ WIDE = SMALL._replace(
 
 def run_all(rig: Rig) -> list[int]:
     """Start and finish what is due, until nothing is; in the order of the starts."""
-    done = []
+    done: list[int] = []
     for _ in range(200):
         rig.settle_down()
         taken = rig.pop_all()
