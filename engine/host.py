@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from parkade import limits
 from parkade.asks import Ask
 from parkade.attempts import Attempts
+from parkade.bell import Bell
 from parkade.clock import Clock, MonoMs, SettledClock, WallMs
 from parkade.inbox import Inbox
 from parkade.opening import OpenShard
@@ -45,7 +46,7 @@ class Host:
         self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
         self.shards: list[ShardHost] = []
         self.attempts: Attempts
-        self._event = threading.Event()
+        self._event = Bell()
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outcomes: deque[list[Outcome]] = deque()
         self._conditions: list[tuple[Callable[[], bool], threading.Event]] = []
@@ -64,6 +65,20 @@ class Host:
         """Has the next pass begin now."""
         if not self._event.is_set():
             self._event.set()
+
+    def post_for(self, number: int) -> Callable[..., None]:
+        """`post` for what concerns one shard: it gets its turn afterwards, the others rest."""
+
+        def post(function: Callable[..., None], *arguments: Any) -> None:
+            self.post(self._call_for, number, function, arguments)
+
+        return post
+
+    def _call_for(
+        self, number: int, function: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        self.shards[number].is_stirred = True
+        function(*arguments)
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls `function` on the core thread, in the next pass."""
@@ -171,7 +186,8 @@ class Host:
         self.take_outcomes()
         self._take_asks()
         for shard in self.shards:
-            self._turn(shard)
+            if shard.needs_turn():
+                self._turn(shard)
         self.attempts.admit(self.now_ms)
         for shard in self.shards:
             shard.hand_frame()
@@ -199,10 +215,16 @@ class Host:
         posted = self._posted
         for _ in range(len(posted)):
             function, arguments = posted.popleft()
+            if function != self._call_for:
+                self._stir()  # whatever it does, whomever it concerns
             try:
                 function(*arguments)
             except Exception as error:
                 self.report("a call of the core thread", error)
+
+    def _stir(self) -> None:
+        for shard in self.shards:
+            shard.is_stirred = True
 
     def take_outcomes(self) -> None:
         """Settles what the executors have delivered."""

@@ -211,7 +211,9 @@ class Runtime:
         make_io = self.drive.make_io
         self._house_io = make_io("parkade-house", self.host.post)
         self.writer = Writer("parkade-writer", self.host.post)
-        self.ios = [make_io(f"parkade-io-{n:03d}", self.host.post) for n in range(self.shard_count)]
+        self.ios = [
+            make_io(f"parkade-io-{n:03d}", self.host.post_for(n)) for n in range(self.shard_count)
+        ]
         self.shards = [
             ShardHost(n, self.host, self.ios[n], self.writer) for n in range(self.shard_count)
         ]

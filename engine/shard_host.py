@@ -28,6 +28,7 @@ from parkade.waiters import Wakeups
 __all__ = ["DamagedTicket", "HostPort", "ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
+NEVER_MS = 1 << 62
 
 
 class HostPort(Protocol):
@@ -63,6 +64,8 @@ class ShardHost:
         self.quarantined: set[int] = set()
         self.recoveries = self.checkpoints = self.callbacks_failed = 0
         self._failed_at_ms: int | None = None
+        self.is_stirred = True
+        self._wall_due_ms = self._mono_due_ms = 0
 
     # ------------------------------------------------------------------------------ opening
 
@@ -87,6 +90,7 @@ class ShardHost:
         self.checkpointing = Checkpointing(self)
         self.retention = Retention(self, self.host.keep_ms)
         self.status, self.error = OPEN, None
+        self.is_stirred = True
 
     @property
     def opened(self) -> OpenShard:
@@ -119,6 +123,7 @@ class ShardHost:
 
     def put(self, ask: Ask) -> None:
         """Takes an ask to be decided in its turn; a refused shard answers with its reason."""
+        self.is_stirred = True
         if self.status in (REFUSED, CLOSED):
             self._fail_one(ask, self._refusal())
         elif type(ask.asked) is Submit:
@@ -126,10 +131,25 @@ class ShardHost:
         else:
             self.asks.append(ask)
 
+    def needs_turn(self) -> bool:
+        """Whether anything has come in since the last turn, or is due. A shard at rest costs a pass
+        next to nothing, so an answer of one does not wait for the others."""
+        host = self.host
+        return (
+            self.is_stirred
+            or host.now_ms >= self._wall_due_ms
+            or host.mono_ms >= self._mono_due_ms
+            or self.has_more
+        )
+
     def turn(self) -> None:
         """One bounded piece of work."""
-        if self.status != OPEN:
-            return
+        self.is_stirred = False
+        if self.status == OPEN:
+            self._work()
+            self._note_due()
+
+    def _work(self) -> None:
         self._look_for_room()
         self.read_ahead.fire()
         self._decide_some()
@@ -185,17 +205,25 @@ class ShardHost:
 
     def wait_ms(self) -> int:
         """How long nothing is to be done, if nothing comes in."""
-        host, wait_ms = self.host, limits.WAIT_MS_MAX
+        if self.is_stirred:
+            self._note_due()
+        host = self.host
+        return min(self._wall_due_ms - host.now_ms, self._mono_due_ms - host.mono_ms)
+
+    def _note_due(self) -> None:
+        """When this shard has something to do by itself, on either clock. At the latest after
+        the longest wait: a wall clock that was set is noticed then."""
+        if self.status != OPEN:
+            return
         wake_ms = self.placement.next_wake()
-        if wake_ms is not None:
-            wait_ms = min(wait_ms, wake_ms - host.now_ms)
-        for due_ms in (self.checkpointing.next_ms(), self.retention.next_ms()):
-            if due_ms is not None:
-                wait_ms = min(wait_ms, due_ms - host.mono_ms)
+        self._wall_due_ms = NEVER_MS if wake_ms is None else wake_ms
+        due_ms = self.host.mono_ms + limits.WAIT_MS_MAX
+        for next_ms in (self.checkpointing.next_ms(), self.retention.next_ms()):
+            if next_ms is not None and next_ms < due_ms:
+                due_ms = next_ms
         if self.uncovered_since_ms is not None:
-            cover_ms = self.uncovered_since_ms + limits.IDLE_COVER_MS
-            wait_ms = min(wait_ms, cover_ms - host.mono_ms)
-        return wait_ms
+            due_ms = min(due_ms, self.uncovered_since_ms + limits.IDLE_COVER_MS)
+        self._mono_due_ms = due_ms
 
     @property
     def takes_submits(self) -> bool:
@@ -231,6 +259,7 @@ class ShardHost:
 
     def decide(self, ask: Ask, loaded: Loaded | None = None) -> None:
         """Answers, or sets aside, one ask; an error in deciding fails it alone."""
+        self.is_stirred = True
         asked, host = ask.asked, self.host
         try:
             if isinstance(asked, Inquiry):

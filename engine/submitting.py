@@ -11,7 +11,7 @@ from parkade.checks import NAME_BYTES_MAX
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.limits import COMMAND_BYTES_MAX
 from parkade.shard.commands import Answer, Refusal, Submit
-from parkade.shard.ticket import format_id, part_of_key, part_of_serial, part_of_unique
+from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
 from parkade.store.record import Submitted
 from parkade.ticket import Ticket
 
@@ -33,7 +33,6 @@ class Submitting:
         self._serials = runtime.serials
         self._shards = runtime.shards
         self._shard_count = runtime.shard_count
-        self._salt = runtime.salt
         self._keep_ms = runtime.options.keep_done_ms
         self._never_ms = 1 << 52
 
@@ -114,6 +113,8 @@ class Submitting:
     def _healthy(self, part: int) -> int:
         """While a shard is refused, tickets without key or unique take parts of the others."""
         count = self._shard_count
+        if self._shards[part % count].status != "refused":
+            return part
         for step in range(count):
             candidate = part + step if part + step <= 0xFFFF else part - count + step
             if self._shards[candidate % count].status != "refused":
@@ -134,14 +135,14 @@ class Submitting:
         if isinstance(answer, Exception):
             return answer
         if isinstance(answer, Answer):
-            ticket_id = format_id(answer.serial, answer.part, self._salt)
+            place = (answer.serial, answer.part)
             is_created = answer.code == "created"
-            return Ticket(self._desk, ticket_id, draft.task, created=is_created, bound=bound)
+            return Ticket(self._desk, place, draft.task, created=is_created, bound=bound)
         if answer.code == "full":
             return StorageFull(shard=shard)
         assert answer.code == "duplicate" and draft.unique is not None, answer
         holder: Ticket[Any] = Ticket(
-            self._desk, format_id(answer.serial, answer.part, self._salt), draft.task, bound=bound
+            self._desk, (answer.serial, answer.part), draft.task, bound=bound
         )
         standing = "not ended yet" if answer.until_ms < 0 else self._desk.until(answer.until_ms)
         return DuplicateTicket(holder, unique=draft.unique.name, standing=standing)

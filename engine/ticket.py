@@ -4,6 +4,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from parkade.durations import Duration, parse_duration_ms
+from parkade.shard.ticket import format_id
 from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
 
 if TYPE_CHECKING:
@@ -23,22 +24,31 @@ class Ticket(Generic[R_co]):
     All raise `UnknownTicket` for an id that is not (or no longer) known, and `EngineClosed`.
     """
 
-    __slots__ = ("_bound", "_desk", "_task", "created", "id")
+    __slots__ = ("_bound", "_desk", "_id", "_task", "created")
 
     def __init__(
         self,
         desk: "Desk",
-        ticket_id: str,
+        ticket_id: str | tuple[int, int],
         task: str | None,
         *,
         created: bool = False,
         bound: "Task[..., Any] | None" = None,
     ) -> None:
         self._desk = desk
-        self.id = ticket_id
+        self._id = ticket_id
         self._task = task
         self.created = created
         self._bound = bound
+
+    @property
+    def id(self) -> str:
+        """24 lower-case characters, safe in URLs; they sort by time of submit."""
+        known = self._id
+        if not isinstance(known, str):
+            # Written when it is first asked for: of a bulk of tickets most are never asked.
+            known = self._id = format_id(*known, self._desk.runtime.salt)
+        return known
 
     @property
     def task(self) -> str:
