@@ -360,6 +360,9 @@ class Applying:
 
     def _wait(self, ticket: Ticket, due_ms: int) -> None:
         ticket.due_ms = due_ms
+        if due_ms < ticket.first_due_ms:
+            # A lane is read in order of first dues: one that is ahead would hide what is due.
+            ticket.first_due_ms = due_ms
         self.placement.enter(ticket)
 
     def _end(self, ticket: Ticket, ended_ms: int) -> None:

@@ -90,6 +90,7 @@ def _check_heads(core: Shard) -> None:
         assert (ticket.finished_ms > 0) == (ticket.state not in (PENDING, RUNNING)), facts
         assert ticket.fence > 0 or ticket.started_ms == 0, facts
         assert ticket.fence > 0 or ticket.first_due_ms == ticket.due_ms, facts
+        assert ticket.first_due_ms <= ticket.due_ms, facts
         assert ticket.state == RUNNING or ticket.cancel_reason is None, facts
         assert ticket.maybe_applied or not ticket.is_ambiguous, facts
     assert core.running <= core.hot.keys(), "a running ticket is hot"

@@ -100,7 +100,7 @@ class Model:
             return "unknown"
         if entry.state != PENDING:
             return "not_pending"
-        entry.due_ms = due_ms
+        self._wait(entry, due_ms)
         if not entry.fence:
             entry.first_due_ms = due_ms
         return "rescheduled"
@@ -213,7 +213,7 @@ class Model:
         else:
             why = self._verdict(entry, outcome, settled_ms)
             if why is None:
-                entry.state, entry.due_ms = PENDING, now_ms + outcome.wait_ms
+                self._wait(entry, now_ms + outcome.wait_ms)
             else:
                 entry.is_suspect = False
                 self._end(entry, DEAD, now_ms, why)
@@ -274,11 +274,15 @@ class Model:
             why = "late" if late_ms <= settled_ms + item.wait_ms else None
         entry.is_suspect = why is None
         if why is None:
-            entry.state, entry.due_ms = PENDING, now_ms + item.wait_ms
+            self._wait(entry, now_ms + item.wait_ms)
         else:
             self._end(entry, DEAD, now_ms, why)
 
     # ------------------------------------------------------------------ shared
+
+    def _wait(self, entry: Entry, due_ms: int) -> None:
+        entry.state, entry.due_ms = PENDING, due_ms
+        entry.first_due_ms = min(entry.first_due_ms, due_ms)
 
     def _is_exhausted(self, entry: Entry, policy: int | None) -> bool:
         options = entry.draft.options

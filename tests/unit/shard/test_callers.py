@@ -107,6 +107,28 @@ def test_a_reschedule_of_a_ticket_that_ran_keeps_its_rank() -> None:
     assert (ticket.due_ms, ticket.first_due_ms) == (rig.now_ms, first_due_ms)
 
 
+def test_a_ticket_put_before_its_first_due_has_its_first_due_there() -> None:
+    rig = Rig()
+    serial = rig.submit()
+    rig.run(serial)
+    rig.settle(serial, "failed")
+    rig.do(Revive([serial], rig.now_ms + HOUR))
+    rig.do(Reschedule(serial, rig.now_ms + 50))
+    ticket = rig.head(serial)
+    assert ticket.fence == 1
+    assert ticket.due_ms == ticket.first_due_ms == rig.now_ms + 50
+
+
+def test_a_retry_after_the_clock_was_set_back_is_not_hidden_behind_its_first_due() -> None:
+    rig = Rig()
+    serial = rig.submit()
+    rig.run(serial)
+    rig.now_ms -= HOUR
+    rig.settle(serial, "transient", wait_ms=50)
+    ticket = rig.head(serial)
+    assert ticket.due_ms == ticket.first_due_ms == rig.now_ms + 50
+
+
 def test_a_held_ticket_can_be_rescheduled_and_leaves_its_lane() -> None:
     rig = Rig()
     serial = rig.submit()
