@@ -13,7 +13,7 @@ from parkade.asking import Request
 from parkade.asks import AwaitEnd, Look, Seen
 from parkade.attempt import RUNNING as RUNNING_ATTEMPT
 from parkade.control import ControlServer
-from parkade.durations import datetime_of, span_text
+from parkade.durations import datetime_of, duration_text, span_text
 from parkade.errors import (
     ConfigError,
     EngineClosed,
@@ -183,9 +183,9 @@ class Desk:
     def _unknown(self, ticket_id: str) -> UnknownTicket:
         return UnknownTicket(ticket_id, keep_done=self._keep_done())
 
-    def _keep_done(self) -> str:
+    def _keep_done(self) -> str | None:
         keep_ms = self.runtime.options.keep_done_ms
-        return "None" if keep_ms is None else span_text(keep_ms)
+        return None if keep_ms is None else duration_text(keep_ms)
 
     def _seen(self, ticket_id: str, seen: Seen | None) -> Seen:
         if seen is None:

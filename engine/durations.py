@@ -19,6 +19,7 @@ __all__ = [
     "at_ms",
     "datetime_of",
     "due_ms",
+    "duration_text",
     "parse_duration_ms",
     "span_text",
 ]
@@ -133,6 +134,15 @@ def after_ms(now_ms: int, delay_ms: int, *, what: str) -> int:
 def datetime_of(ms: int) -> datetime:
     """The aware datetime, in UTC, of ms since the epoch."""
     return _EPOCH + timedelta(milliseconds=ms)
+
+
+def duration_text(ms: int) -> str:
+    """The text that `parse_duration_ms` reads as so many ms: `1d`, `1h30m`."""
+    text = ""
+    for unit, size in _UNIT_MS.items():
+        count, ms = divmod(ms, size)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
 
 
 @lru_cache(maxsize=512)

@@ -79,6 +79,8 @@ __all__ = [
     "WorkflowChanged",
 ]
 
+NAMES_SHOWN = 5
+
 DeadReason: TypeAlias = Literal[
     "failed", "exhausted", "late", "unsafe", "ambiguous", "crashed", "bad_payload"
 ]
@@ -158,9 +160,16 @@ class EngineInUse(ParkadeError):
         command: str = "",
         host: str = "",
         open_for_ms: int | None = None,
+        is_here: bool = False,
     ) -> None:
         self.directory, self.pid, self.command, self.host = directory, pid, command, host
-        self.open_for_ms = open_for_ms
+        self.open_for_ms, self.is_here = open_for_ms, is_here
+        if is_here:
+            super().__init__(
+                f"{directory} is already open in this process, by another Engine. Make one, and "
+                "import it wherever it is used"
+            )
+            return
         since = "" if open_for_ms is None else f"started {span_text(open_for_ms)} ago"
         place = f"{since} on {host}".strip() if host else since
         about = ", ".join(part for part in (command, place) if part)
@@ -195,7 +204,7 @@ class ShardMismatch(ParkadeError):
         self.directory, self.asked, self.found = directory, asked, found
         super().__init__(
             f"Engine(shards={asked}) but {directory} has {found} shards. Leave shards out to use "
-            f"{found}, or run: parkade reshard {directory} --to {asked} (engine stopped)"
+            f"{found}. This version cannot change the number: {asked} need a new directory"
         )
 
 
@@ -257,7 +266,7 @@ class StorageDamaged(ParkadeError):
             rest = f"The other {others} fine and {keep} running; shard {shard:02d} is closed"
         super().__init__(
             f"{name} of {directory} is damaged at {where}: {reason}. {rest}. "
-            f"Next: parkade verify {directory}"
+            f"Next: parkade --dir {directory} verify"
         )
 
 
@@ -337,8 +346,9 @@ class NaiveDatetime(ParkadeError, ValueError):
     def __init__(self, at: datetime, *, what: str = "at") -> None:
         self.at = at
         text = at.isoformat(timespec="auto" if at.second or at.microsecond else "minutes")
+        named = f"{what[:-1]}={text})" if what.endswith(")") else f"{what}={text}"
         super().__init__(
-            f"{what}={text} has no time zone. Use datetime(..., "
+            f"{named} has no time zone. Use datetime(..., "
             'tzinfo=ZoneInfo("Europe/Berlin")) or .astimezone()'
         )
 
@@ -376,8 +386,8 @@ class EngineClosed(ParkadeError):
     def __init__(self, call: str) -> None:
         self.call = call
         super().__init__(
-            f'{call}(): the engine is not open. Use "with engine:" (or "async with"), or '
-            "FastAPI(lifespan=engine.lifespan)"
+            f'{call}(): the engine is not open. Use "with engine:", or "async with engine:" in a '
+            "coroutine"
         )
 
 
@@ -390,7 +400,8 @@ class WaitInsideAttempt(ParkadeError, RuntimeError):
         self.task, self.ticket_id, self.places = task, ticket_id, places
         super().__init__(
             f"{task} waits for ticket {ticket_id} inside an attempt; with all {places} doing this "
-            "nothing can run. Use a workflow (await wf.ticket(...)) or a route (on_done=)"
+            "nothing can run. Let that ticket's handler submit what comes next, or look at "
+            "ticket.info() and raise Snooze until it has ended"
         )
 
 
@@ -446,9 +457,10 @@ class UnknownTask(ParkadeError, LookupError):
         names = sorted(known)
         self.name, self.close = name, closest(name, names)
         hint = f"Close: {self.close}. " if self.close else ""
-        super().__init__(
-            f'No task "{name}" is registered. {hint}Registered: {len(names)}, see parkade tasks'
-        )
+        listed = ", ".join(names[:NAMES_SHOWN]) or "none"
+        if len(names) > NAMES_SHOWN:
+            listed = f"{listed} and {len(names) - NAMES_SHOWN} more"
+        super().__init__(f'No task "{name}" is registered. {hint}Registered: {listed}')
 
 
 class UnknownTicket(ParkadeError, LookupError):
@@ -456,12 +468,10 @@ class UnknownTicket(ParkadeError, LookupError):
 
     code = "PK-406"
 
-    def __init__(self, ticket_id: str, *, keep_done: str = "24h") -> None:
+    def __init__(self, ticket_id: str, *, keep_done: str | None = "24h") -> None:
         self.ticket_id, self.keep_done = ticket_id, keep_done
-        super().__init__(
-            f'No ticket {ticket_id}. It may be older than keep_done="{keep_done}", or belong to '
-            "another directory"
-        )
+        older = "" if keep_done is None else f'be older than keep_done="{keep_done}", or '
+        super().__init__(f"No ticket {ticket_id}. It may {older}belong to another directory")
 
 
 # ----------------------------------------------------------------------------------- results
@@ -553,14 +563,15 @@ class ResultGone(TicketError):
 
     code = "PK-405"
 
-    def __init__(self, ticket_id: str, *, finished: str = "", keep_done: str = "24h") -> None:
+    def __init__(
+        self, ticket_id: str, *, finished: str = "", keep_done: str | None = "24h"
+    ) -> None:
         self.finished, self.keep_done = finished, keep_done
         when = f" on {finished}" if finished else ""
-        super().__init__(
-            ticket_id,
-            f"Ticket {ticket_id} finished{when} and its result was kept for {keep_done} "
-            f'(Engine(keep_done="{keep_done}"))',
-        )
+        kept = f'was kept for {keep_done} (Engine(keep_done="{keep_done}"))'
+        if keep_done is None:
+            kept = "is no longer kept"
+        super().__init__(ticket_id, f"Ticket {ticket_id} finished{when} and its result {kept}")
 
 
 class WorkflowChanged(ParkadeError):

@@ -1,5 +1,7 @@
 """What the store raises, as the errors that people see: with a code, and with what to do."""
 
+import os
+import socket
 from typing import Any
 
 from parkade.errors import (
@@ -85,10 +87,12 @@ def _too_new(directory: str, error: store.FormatTooNew) -> FormatTooNew:
 
 def in_use(directory: str, owner: dict[str, Any], now_ms: int) -> EngineInUse:
     started_ms = owner.get("started_at_ms")
+    pid, host = owner.get("pid"), str(owner.get("host", ""))
     return EngineInUse(
         directory,
-        pid=owner.get("pid"),
+        pid=pid,
         command=str(owner.get("title", "")),
-        host=str(owner.get("host", "")),
+        host=host,
         open_for_ms=max(0, now_ms - started_ms) if isinstance(started_ms, int) else None,
+        is_here=pid == os.getpid() and host == socket.gethostname(),
     )

@@ -13,6 +13,7 @@ from parkade.durations import (
     at_ms,
     datetime_of,
     due_ms,
+    duration_text,
     parse_duration_ms,
 )
 from parkade.errors import ConfigError, NaiveDatetime
@@ -168,3 +169,9 @@ def test_a_delay_past_the_last_year_is_refused_however_it_is_made_up() -> None:
 def test_the_last_millisecond_has_a_datetime() -> None:
     assert datetime_of(TIME_MS_MAX).year == 9999
     assert datetime_of(0) == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["0s", "1ms", "250ms", "1h30m", "1d", "1y2w3d4h5m6s7ms"])
+def test_a_duration_is_written_so_that_it_reads_back(text: str) -> None:
+    assert duration_text(parse_duration_ms(text, what="t")) == text
+    assert duration_text(parse_duration_ms("24h", what="t")) == "1d"

@@ -75,13 +75,13 @@ EXAMPLES: tuple[ParkadeError, ...] = (
     MissingExtra("The dashboard", packages="Starlette and Jinja2", extra="dash"),
     StorageError(shard=0, what="write its journal", reason="Input/output error"),
     ConfigError(
-        f"Engine(path={DIRECTORY!r}): the directory above it does not exist. Make it first, or "
-        "give another path",
+        f"/srv/app does not exist, so {DIRECTORY} cannot be made in it. Make the parent directory "
+        "first, or give another path",
         code="PK-111",
     ),
     ConfigError(
-        "This process may open 64 files and an engine with 16 shards needs 120. Raise the limit "
-        "(ulimit -n 1024), or use fewer shards",
+        "This process may open 64 files, and 16 shards need 120. Raise the limit (ulimit -n 120), "
+        "or make the directory with fewer shards",
         code="PK-112",
     ),
     BlockingInEventLoop("resize.submit", instead="resize.asubmit"),
@@ -92,7 +92,7 @@ EXAMPLES: tuple[ParkadeError, ...] = (
         argument="order",
     ),
     NaiveDatetime(datetime(2027, 1, 1, 9, 0)),
-    DuplicateTicket(TICKET, unique="order-7", standing="done 3 min ago, kept until 14:02 tomorrow"),
+    DuplicateTicket(TICKET, unique="order-7", standing="kept until 2026-11-30T14:02+00:00"),
     Backpressure(ready=1_000_000, max_ready=1_000_000, oldest_ms=2_460_000),
     EngineClosed("resize.submit"),
     WaitInsideAttempt("reports.nightly", ticket_id=ID, places="32 threads"),
@@ -137,7 +137,7 @@ EXAMPLES: tuple[ParkadeError, ...] = (
     ResultTimeout(
         ID,
         waited_ms=30_000,
-        why='It is ready, held by breaker "psp" (open, next probe in 18 s)',
+        why="It is scheduled, due in 18 s",
     ),
     ResultGone(ID, finished="2026-11-02"),
     UnknownTicket(ID),
@@ -243,13 +243,15 @@ def test_a_second_process_is_told_what_is_known_of_the_first() -> None:
     assert "in process 4127. One" in str(EngineInUse("d", pid=4127))
     assert "in another process (started 1 s ago). One" in str(EngineInUse("d", open_for_ms=1_000))
     assert "in process 1 (on web-1). One" in str(EngineInUse("d", pid=1, host="web-1"))
+    here = str(EngineInUse("d", pid=1, host="web-1", is_here=True))
+    assert here.startswith("d is already open in this process, by another Engine. Make one")
 
 
 def test_damage_of_the_house_stops_the_engine_and_that_of_a_shard_does_not() -> None:
     house = str(StorageDamaged("d", shard=None, where="house/a at 8", reason="bad checksum"))
     assert house == (
         "The house of d is damaged at house/a at 8: bad checksum. Without it the engine does not "
-        "open. Next: parkade verify d [PK-105]"
+        "open. Next: parkade --dir d verify [PK-105]"
     )
     alone = str(StorageDamaged("d", shard=0, where="x", reason="y"))
     assert "y. Shard 00 is closed. Next" in alone
@@ -269,6 +271,8 @@ def test_a_failed_ticket_carries_the_remote_traceback_as_a_note() -> None:
 def test_a_naive_time_is_shown_to_the_second_only_where_it_has_one() -> None:
     assert str(NaiveDatetime(datetime(2027, 1, 1, 9))).startswith("at=2027-01-01T09:00 has")
     assert str(NaiveDatetime(datetime(2027, 1, 1, 9, 0, 5))).startswith("at=2027-01-01T09:00:05 ")
+    named = NaiveDatetime(datetime(2027, 1, 1, 9), what="resize.options(at)")
+    assert str(named).startswith("resize.options(at=2027-01-01T09:00) has no time zone")
 
 
 def test_a_partial_submit_survives_a_cause_whose_text_raises() -> None:
@@ -278,6 +282,13 @@ def test_a_partial_submit_survives_a_cause_whose_text_raises() -> None:
 
     error = PartialSubmit([], total=None, cause=Sick())
     assert str(error).startswith("0 tickets were accepted before: Sick: its text cannot be shown")
+
+
+def test_what_is_kept_for_ever_was_not_forgotten_by_age() -> None:
+    assert str(UnknownTicket(ID, keep_done=None)) == (
+        f"No ticket {ID}. It may belong to another directory [PK-406]"
+    )
+    assert str(ResultGone(ID, keep_done=None)).endswith("its result is no longer kept [PK-405]")
 
 
 def test_an_unknown_option_names_the_one_that_was_meant() -> None:
@@ -292,4 +303,5 @@ def test_an_unknown_option_names_the_one_that_was_meant() -> None:
 def test_an_unknown_task_without_a_near_name_offers_none() -> None:
     error = UnknownTask("zzz", known=["billing.charge"])
     assert error.close is None
-    assert str(error) == 'No task "zzz" is registered. Registered: 1, see parkade tasks [PK-301]'
+    assert str(error) == 'No task "zzz" is registered. Registered: billing.charge [PK-301]'
+    assert str(UnknownTask("zzz", known=[])).endswith("Registered: none [PK-301]")
