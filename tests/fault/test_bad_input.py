@@ -261,7 +261,7 @@ def test_a_directory_keeps_its_number_of_shards(engine: Engine) -> None:
 
 
 def test_a_second_engine_in_this_process_is_refused(engine: Engine) -> None:
-    refused(make(engine.path).start, EngineInUse, "PK-101", f"process {os.getpid()}")
+    refused(make(engine.path).start, EngineInUse, "PK-101", "already open in this process")
 
 
 def run(script: str, *arguments: object, check: bool = True) -> str:
