@@ -6,9 +6,9 @@ handler, holds no other lane (docs/architecture.md, Admission and attempts).
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -28,9 +28,9 @@ class Pick(msgspec.Struct, frozen=True, gc=False):
 
 
 class Handlers(Protocol):
-    """Which executor a task's attempts run in; None when no handler is registered."""
+    """Which executor the attempts of each registered task run in."""
 
-    def kind_of(self, task: str) -> str | None: ...
+    def kinds(self) -> Mapping[str, str]: ...
 
 
 class ShardLanes(Protocol):
@@ -55,13 +55,14 @@ class Admission:
 
     @property
     def has_places(self) -> bool:
-        return any(self.used[kind] < self.places[kind] for kind in self.places)
+        return any(self._has_place(kind) for kind in self.places)
 
     def take(self, shards: Sequence[ShardLanes], now_ms: int) -> Iterator[Pick]:
         """Tickets to start, best first, while there are places; at most a batch at a time."""
         if not self.has_places:
             return
-        heads = _Heads(shards)
+        kinds = self._handlers.kinds()
+        heads = _Heads(shards, kinds, {kind for kind in self.places if self._has_place(kind)})
         for _ in range(START_BATCH_MAX):
             pick = self._next(heads, now_ms)
             if pick is None:
@@ -70,11 +71,10 @@ class Admission:
 
     def _next(self, heads: "_Heads", now_ms: int) -> Pick | None:
         while True:
-            best = heads.best(self._may_start)
+            best = heads.best()
             if best is None:
                 return None
-            shard, lane = best
-            kind = self._handlers.kind_of(lane.key[0])
+            shard, lane, kind = best
             serial = shard.placement.pop(lane, now_ms)
             if serial is None:
                 continue
@@ -84,13 +84,13 @@ class Admission:
                     self._suspects_held.append((shard, serial))
                     continue
                 self.suspect_running = (shard.number, serial)
-            assert kind is not None
             self.used[kind] += 1
+            if not self._has_place(kind):
+                heads.free.discard(kind)
             return Pick(shard.number, serial, kind)
 
-    def _may_start(self, lane: Lane) -> bool:
-        kind = self._handlers.kind_of(lane.key[0])
-        return kind is not None and self.used[kind] < self.places[kind]
+    def _has_place(self, kind: str) -> bool:
+        return self.used[kind] < self.places[kind]
 
     def release(self, shard: int, serial: int, kind: str, now_ms: int) -> None:
         """A place is free: its attempt has physically ended, or never began."""
@@ -107,32 +107,50 @@ class Admission:
         self._suspects_held = [item for item in self._suspects_held if item[0].number != shard]
 
 
+_Entry: TypeAlias = "tuple[tuple[int, int, int], int, ShardLanes, Lane, Iterator[Lane] | None]"
+
+
 class _Heads:
     """The lanes of all shards that have a head, best first, for one round.
 
-    A lane that may not start is left out of the rest of the round: within one, places only go.
+    A shard gives its lanes in order, so that one of each is looked at, and the next when that one
+    is taken: a round costs what it starts, and one look at each lane that it has to pass by. Those
+    are left out of the rest of the round: within one, places only go. `free` are the executors
+    that have places and handlers; without any, the round is over.
     """
 
-    def __init__(self, shards: Sequence[ShardLanes]) -> None:
+    def __init__(
+        self, shards: Sequence[ShardLanes], kinds: Mapping[str, str], free: set[str]
+    ) -> None:
+        self._kinds = kinds
+        self.free = free & set(kinds.values())
         self._count = count()
-        self._heap: list[tuple[tuple[int, int, int], int, ShardLanes, Lane]] = []
-        for shard in shards:
-            for lane in shard.placement.heads():
-                self._heap.append((_order(lane), next(self._count), shard, lane))
-        heapq.heapify(self._heap)
+        self._heap: list[_Entry] = []
+        if self.free:
+            for shard in shards:
+                self._go_on(shard, shard.placement.heads())
 
-    def best(self, may_start: Callable[[Lane], bool]) -> tuple[ShardLanes, Lane] | None:
-        """Takes the lane out; `put_back` it when it has been popped."""
-        while self._heap:
-            _, _, shard, lane = heapq.heappop(self._heap)
-            if may_start(lane):
-                return shard, lane
+    def best(self) -> tuple[ShardLanes, Lane, str] | None:
+        """Takes the lane out, with the executor of its task; `put_back` it when it has been
+        popped."""
+        while self._heap and self.free:
+            _, _, shard, lane, following = heapq.heappop(self._heap)
+            if following is not None:
+                self._go_on(shard, following)
+            kind = self._kinds.get(lane.key[0])
+            if kind in self.free:
+                return shard, lane, kind
         return None
 
     def put_back(self, shard: ShardLanes, lane: Lane) -> None:
         if lane.window:  # what is still being read is in no round
-            heapq.heappush(self._heap, (_order(lane), next(self._count), shard, lane))
+            heapq.heappush(self._heap, (lane.head, next(self._count), shard, lane, None))
 
-
-def _order(lane: Lane) -> tuple[int, int, int]:
-    return lane.head
+    def _go_on(self, shard: ShardLanes, lanes: Iterator[Lane]) -> None:
+        """The next of a shard's lanes that may start."""
+        kinds, free = self._kinds, self.free
+        for lane in lanes:
+            if kinds.get(lane.key[0]) in free and lane.window:
+                entry = (lane.head, next(self._count), shard, lane, lanes)
+                heapq.heappush(self._heap, entry)
+                return

@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
 from parkade.admission import Admission
@@ -107,6 +107,8 @@ class Runtime:
         self._random = random.Random(int.from_bytes(options.entropy(8), "big"))
         self.opened_ms = clock.now_ms()
         self.lost_at_open = 0
+        self._kinds: dict[str, str] = {}
+        self._kinds_count = 0
         self._is_closed = False
 
     @classmethod
@@ -271,9 +273,13 @@ class Runtime:
     def entropy(self) -> int:
         return self._random.getrandbits(31)
 
-    def kind_of(self, task: str) -> str | None:
-        found = self.tasks.task_of(task)
-        return None if found is None else self.executor.kind_of(found)
+    def kinds(self) -> Mapping[str, str]:
+        count = self.tasks.name_count
+        if count != self._kinds_count:
+            named = self.tasks.named()
+            self._kinds = {name: self.executor.kind_of(task) for name, task in named.items()}
+            self._kinds_count = count
+        return self._kinds
 
     def policy_of(self, ticket: Ticket) -> RetryPolicy:
         """The task's of today, under the ticket's own numbers."""

@@ -408,6 +408,16 @@ class Tasks:
         """Every registered task, in the order of registration."""
         return list(self._by_name.values())
 
+    @property
+    def name_count(self) -> int:
+        """How many names and aliases there are; it only grows."""
+        return len(self._by_name) + len(self._aliases)
+
+    def named(self) -> dict[str, Task[..., Any]]:
+        """Every name and alias, with its task."""
+        aliases = dict(self._aliases)  # first: another thread adds a name before its aliases
+        return {alias: self._by_name[name] for alias, name in aliases.items()} | self._by_name
+
     def _decorate(self, call: str, given: Mapping[str, Any], fn: Any, *more: Any) -> Task[..., Any]:
         if isinstance(fn, Task):
             raise ConfigError(f"{call}: {fn.name} is a task already", code="PK-306")

@@ -147,8 +147,8 @@ class Handlers:
         self.witness = witness
         self.alive: dict[int, Job] = {}
 
-    def kind_of(self, task: str) -> str | None:
-        return "thread"
+    def kinds(self) -> dict[str, str]:
+        return {"t": "thread", "u": "thread"}
 
     def policy_of(self, ticket: Ticket) -> RetryPolicy:
         return RETRY
@@ -417,6 +417,7 @@ class Stepped:
         if not self.posted:
             return False
         function, arguments = self.posted.popleft()
+        self.shard.is_stirred = True
         function(*arguments)
         return True
 
@@ -434,7 +435,9 @@ class Stepped:
         """What the core thread does between two waits."""
         while self._take_posted():
             pass
-        return self._turn() and self._admit()
+        if self.shard.needs_turn():
+            self._turn()
+        return self._admit()
 
     def run(self, rounds: int = 200) -> None:
         """Passes, frames, reads and commits until none has anything to do at this time."""

@@ -1,9 +1,15 @@
 """Who may start: places dealt to the lanes of all shards, the best first, and exactly."""
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
 from kit.rig import NOW_MS, Rig
 from parkade.admission import Admission, Pick
 from parkade.limits import START_BATCH_MAX
 from parkade.shard import Bounds, Placement
+from parkade.shard.lanes import Lane
 
 
 class ShardOf:
@@ -24,10 +30,10 @@ class ShardOf:
 
 class Kinds:
     def __init__(self, **kinds: str) -> None:
-        self.kinds = kinds
+        self._kinds = kinds
 
-    def kind_of(self, task: str) -> str | None:
-        return self.kinds.get(task)
+    def kinds(self) -> dict[str, str]:
+        return self._kinds
 
 
 def setting(shards: int = 2, threads: int = 2, loops: int = 2) -> tuple[list[ShardOf], Admission]:
@@ -124,3 +130,46 @@ def test_a_round_gives_no_more_than_a_batch() -> None:
         rig.submit(task="plain")
     assert len(take(admission, shards)) == START_BATCH_MAX
     assert len(take(admission, shards)) == 10
+
+
+def test_a_round_looks_at_what_it_starts_and_not_at_every_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shards = [ShardOf(0), ShardOf(1)]
+    tasks = {f"t{number}": "thread" for number in range(300)}
+    admission = Admission({"thread": 3, "loop": 9}, Kinds(**tasks))
+    looked = 0
+
+    def counted(placement: Placement, heads: Any = Placement.heads) -> Iterator[Lane]:
+        nonlocal looked
+        for lane in heads(placement):
+            looked += 1
+            yield lane
+
+    for shard in shards:
+        for number in range(300):
+            shard.rig.submit(task=f"t{number}")
+        shard.rig.settle_down()
+    monkeypatch.setattr(Placement, "heads", counted)
+    assert len(list(admission.take(shards, NOW_MS))) == 3
+    assert 0 < looked <= 3 + len(shards)
+
+
+def test_where_nothing_that_is_registered_has_a_place_no_lane_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admission = Admission({"thread": 1, "loop": 9}, Kinds(plain="thread"))
+    shards = [ShardOf(0)]
+    for _ in range(2):
+        shards[0].rig.submit(task="plain")
+    [pick] = take(admission, shards)
+    assert admission.has_places
+
+    def refuse(_: Placement) -> Iterator[Lane]:
+        raise AssertionError("nobody may start")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Placement, "heads", refuse)
+        assert list(admission.take(shards, NOW_MS)) == []
+    admission.release(pick.shard, pick.serial, pick.kind, NOW_MS)
+    assert len(take(admission, shards)) == 1
