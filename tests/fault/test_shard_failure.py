@@ -1,11 +1,12 @@
 """One shard fails: what its callers hear, how it comes back, and that the others do not notice."""
 
+import contextlib
 import errno
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from kit.clock import ManualClock
 from kit.engines import (
     PATIENCE_S,
+    Gate,
     checkpoint,
     hold_handlers,
     make,
@@ -27,6 +29,7 @@ from kit.faulty import FaultyDisk
 from parkade import (
     Engine,
     PartialSubmit,
+    RetryPolicy,
     StorageDamaged,
     StorageError,
     StorageFull,
@@ -390,10 +393,21 @@ class Hooks:
 
     def __init__(self) -> None:
         self.codes: list[int] = []
+        self.gate: Gate | None = None
         self.point = "before_commit"
         self.failed = threading.Semaphore(0)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Gate]:
+        """A gate at which the next commit waits."""
+        with hold_handlers() as gate:
+            self.gate = gate
+            yield gate
+
     def at(self, point: str) -> None:
+        if point == self.point and self.gate is not None:
+            gate, self.gate = self.gate, None
+            gate.enter()
         if point == self.point and self.codes:
             code = self.codes.pop(0)
             self.failed.release()
@@ -458,6 +472,91 @@ def test_a_broken_commit_reopens_the_store_once_and_a_second_closes_the_shard(
         assert keyed(task, 1).submit(1).result("20s") == 1
     with make(tmp_path / "data", durability="process", clock=clock, run=False) as engine:
         assert [engine.ticket(each).info().state for each in ids] == ["scheduled"] * 21
+
+
+def test_a_shard_that_fails_while_it_commits_is_recovered_after_the_commit(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    hooks = Hooks()
+    engine = rig(
+        make(tmp_path / "data", durability="process", clock=clock), disk=disk, open_store=hooks.open
+    )
+    with hooks.held() as commit, engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = keyed(task, 0).options(delay="1h")
+        ids = [later.submit(n).id for n in range(10)]
+        clock.advance(5_000)
+        commit.wait()
+        ids.append(later.submit(10).id)
+        fail_append(engine, disk, task.options(delay="1h"))
+        shard = runtime_of(engine).shards[0]
+        assert (shard.status, shard.recoveries) == ("recovering", 0)
+        waiting: list[Any] = []
+        asking = threading.Thread(target=lambda: waiting.append(later.submit(11).id))
+        asking.start()
+        assert keyed(task, 1).submit(1).result("20s") == 1, "the others do not notice"
+        commit.open()
+        recovered(engine)
+        asking.join(PATIENCE_S)
+        ids += waiting
+        assert len(ids) == 12
+        assert [engine.ticket(each).info().state for each in ids] == ["scheduled"] * 12
+        assert recount(engine) == engine.stats().by_task
+        clock.advance(5_000)
+        when(engine, lambda runtime: runtime.shards[0].checkpoints >= 1)
+
+
+def test_a_stop_waits_for_a_recovery_under_way(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    hooks = Hooks()
+    engine = rig(
+        make(tmp_path / "data", durability="process", clock=clock), disk=disk, open_store=hooks.open
+    )
+    with hooks.held() as commit:
+        engine.start()
+        task = engine.task(name="note")(lambda n: n)
+        kept = keyed(task, 0).options(delay="1h").submit(1).id
+        clock.advance(5_000)
+        commit.wait()
+        fail_append(engine, disk, task.options(delay="1h"))
+        clean: list[bool] = []
+        stopping = threading.Thread(target=lambda: clean.append(engine.stop().clean))
+        runtime = runtime_of(engine)
+        stopping.start()
+        assert runtime.host.when(lambda: runtime.attempts.is_stopping).wait(PATIENCE_S)
+        commit.open()
+        stopping.join(PATIENCE_S)
+        assert clean == [True]
+    with make(tmp_path / "data", durability="process", clock=clock, run=False) as again:
+        assert again.ticket(kept).info().state == "scheduled"
+
+
+def test_nothing_is_left_of_attempts_that_have_ended(tmp_path: Path, disk: FaultyDisk) -> None:
+    with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
+
+        @engine.task(retry=RetryPolicy(5, backoff=[0]))
+        def work(n: int) -> int:
+            return 10 // (n % 5)
+
+        tickets = engine.submit_many(
+            work.options(key=f"k{n}" if n % 2 else None).call(n) for n in range(60)
+        )
+        note = engine.task(name="note")(lambda n: n)
+        disk.break_next("write", "shard-000/journal")
+        with contextlib.suppress(StorageError):  # or it is an outcome that meets it
+            keyed(note, 0).submit(0)
+        for ticket in tickets:
+            with contextlib.suppress(TicketFailed):
+                ticket.result("20s")
+        attempts = runtime_of(engine).attempts
+        when(engine, lambda runtime: attempts.running == 0 and not attempts._attempts)
+        assert attempts._shard_of == {}
+        assert runtime_of(engine).executor.running() == []
+        for shard in runtime_of(engine).shards:
+            lanes = shard.placement.lanes
+            assert (lanes.running_keys, lanes.claims, lanes.aside, lanes.seats) == ({}, {}, {}, {})
+            assert not shard.core.running
 
 
 # ------------------------------------------------------------------------------- damage at open
