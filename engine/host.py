@@ -188,7 +188,7 @@ class Host:
         for shard in self.shards:
             if shard.needs_turn():
                 self._turn(shard)
-        self.attempts.admit(self.now_ms)
+        self._admit()
         for shard in self.shards:
             shard.hand_frame()
         self.attempts.send_jobs()
@@ -205,6 +205,14 @@ class Host:
             shard.turn()
         except Exception as error:
             shard.poison(error)
+
+    def _admit(self) -> None:
+        """Which shard an error here comes from is not known: all are recovered from their disks."""
+        try:
+            self.attempts.admit(self.now_ms)
+        except Exception as error:
+            for shard in self.open_shards():
+                shard.poison(error)
 
     def _read_clocks(self) -> None:
         self.now_ms = self.clock.now_ms()

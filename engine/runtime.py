@@ -282,9 +282,16 @@ class Runtime:
         return self._kinds
 
     def policy_of(self, ticket: Ticket) -> RetryPolicy:
-        """The task's of today, under the ticket's own numbers."""
+        """The task's of today, under the ticket's own numbers; the default where those two do not
+        go together, for one ticket must not keep the others from starting."""
         task = self.tasks.task_of(ticket.task)
-        return self.options.default_retry if task is None else task.policy_for(ticket.options)
+        if task is None:
+            return self.options.default_retry
+        try:
+            return task.policy_for(ticket.options)
+        except Exception as error:
+            self.report(f"the retry policy of {self.id_of(ticket)}", error)
+            return self.options.default_retry
 
     def on_crash_of(self, task: str) -> int:
         found = self.tasks.task_of(task)

@@ -294,6 +294,48 @@ def test_after_a_minute_a_failure_is_the_first_again(
         assert statuses(engine) == ["open", "open"]
 
 
+def test_without_a_descriptor_a_shard_waits_for_one_and_closes_for_nobody(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock), disk=disk)
+    with engine:
+        task = engine.task(name="note")(lambda n: n)
+        kept = keyed(task, 0).options(delay="1h").submit(1)
+        for count in (1, 2, 3):
+            disk.break_next("write", "shard-000/journal", code=errno.EMFILE)
+            disk.break_next("pread", "shard-000/journal", code=errno.ENFILE)
+            with pytest.raises(StorageError, match="may or may not have been accepted"):
+                keyed(task, 0).submit(2)
+            assert keyed(task, 1).submit(3).result("20s") == 3
+            for _ in range(2):
+                assert disk.met.acquire(timeout=PATIENCE_S)
+                clock.advance(1_000)
+            recovered(engine, count)
+        assert statuses(engine) == ["open", "open"]
+        assert kept.info().state == "scheduled"
+        assert keyed(task, 0).submit(4).result("20s") == 4
+
+
+def test_a_spare_that_finds_no_descriptor_is_made_when_there_is_one(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
+) -> None:
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock, shards=1), disk=disk)
+    with engine:
+        later = engine.task(name="note")(lambda text: len(text)).options(delay="1h")
+        disk.break_next("preallocate", "shard-000/journal", code=errno.EMFILE)
+        many = [later.submit("x" * 100_000) for _ in range(8)]
+        waiting = threading.Thread(
+            target=lambda: many.extend(later.submit("x" * 100_000) for _ in range(32))
+        )
+        waiting.start()
+        assert disk.met.acquire(timeout=PATIENCE_S)
+        clock.advance(1_000)
+        waiting.join(PATIENCE_S)
+        assert not waiting.is_alive()
+        assert len(many) == 40
+        assert [shard.recoveries for shard in engine.stats().shards] == [0]
+
+
 def test_a_recovery_that_fails_closes_the_shard(tmp_path: Path, disk: FaultyDisk) -> None:
     with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
         task = engine.task(name="note")(lambda n: n)
@@ -343,6 +385,43 @@ def test_an_error_in_a_turn_costs_one_shard_its_memory(
         recovered(engine)
         assert keyed(task, 0).submit(3).result("20s") == 3
         assert kept.info().state == "scheduled"
+
+
+def test_an_error_in_admission_recovers_all_shards_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        task = engine.task(name="note")(lambda n: n)
+        admission = runtime_of(engine).attempts.admission
+
+        def broken(*_: object) -> None:
+            monkeypatch.undo()
+            raise AssertionError("a fault of ours")
+
+        monkeypatch.setattr(admission, "take", broken)
+        tickets = [keyed(task, shard).submit(shard) for shard in (0, 1)]
+        assert [ticket.result("20s") for ticket in tickets] == [0, 1]
+        assert [shard.recoveries for shard in engine.stats().shards] == [1, 1]
+        assert statuses(engine) == ["open", "open"]
+
+
+def test_a_policy_that_cannot_be_told_falls_back_to_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data") as engine:
+        task = engine.task(name="note")(lambda n: n)
+
+        def broken(*_: object) -> None:
+            raise ValueError("numbers of another age")
+
+        monkeypatch.setattr(task, "policy_for", broken)
+        shards = runtime_of(engine).shards
+        first = task.options(key="k").submit(1)
+        assert engine.task(name="other")(lambda n: n).submit(2).result("20s") == 2
+        when(engine, lambda runtime: runtime.attempts.running == 0)
+        assert [shard.recoveries for shard in shards] == [0, 0]
+        monkeypatch.undo()
+        assert first.info().state in ("done", "dead", "scheduled", "ready")
 
 
 # ------------------------------------------------------------------------------- a full disk
