@@ -70,7 +70,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     unique: str | None
     stored: Options | None  # what the ticket keeps of the options
     options: SubmitOptions
-    bound: "Task[..., Any]"  # the task that was called, which decodes the result
+    bound: Any  # the Task that was called, which decodes the result
 
     def prepare(self, now_ms: int, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Prepared:
         """What to submit at `now_ms`. Raises `PayloadError` for a payload that is too large,

@@ -1,5 +1,6 @@
-"""The dead letter office: find what died, bring it back, or drop it."""
+"""The dead letter office: find what died, bring it back, say how it really went, or drop it."""
 
+import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ from parkade.asking import Request, check_not_on_loop
 from parkade.durations import Duration, after_ms, parse_duration_ms
 from parkade.errors import ConfigError, DeadReason, UnknownTicket
 from parkade.finding import find
-from parkade.shard.commands import Answer, Drop, Revive
+from parkade.shard.commands import Answer, Drop, Resolve, Revive
 from parkade.views import BulkResult, Page, TicketInfo
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ BULK_PAGE = 500
 
 
 class DeadLetters:
-    """`engine.dead`. Dead tickets are kept until somebody acts."""
+    """`engine.dead`. Dead tickets are kept until somebody acts: revives, resolves or drops them.
+
+    Methods with an `a` in front are for coroutines; the others block.
+    """
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -39,6 +43,24 @@ class DeadLetters:
         return desk.ask(
             find(
                 desk, call="engine.dead.find", state="dead", task=task, why=reason,
+                error_type=error_type, limit=limit, cursor=cursor,
+            )
+        )  # fmt: skip
+
+    async def afind(
+        self,
+        *,
+        task: str | None = None,
+        reason: DeadReason | None = None,
+        error_type: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[TicketInfo]:
+        """`find` for coroutines."""
+        desk = self._engine.desk("engine.dead.afind")
+        return await desk.aask(
+            find(
+                desk, call="engine.dead.afind", state="dead", task=task, why=reason,
                 error_type=error_type, limit=limit, cursor=cursor,
             )
         )  # fmt: skip
@@ -85,8 +107,6 @@ class DeadLetters:
         dry_run: bool = False,
     ) -> BulkResult:
         """`revive` for coroutines."""
-        import asyncio
-
         return await asyncio.to_thread(
             self.revive, *ids, task=task, delay=delay, keep_attempts=keep_attempts,
             accept_ambiguous=accept_ambiguous, dry_run=dry_run,
@@ -97,6 +117,34 @@ class DeadLetters:
         bulk = _Bulk(self._engine, "drop", ids, task, is_dry=dry_run)
         return bulk.run(lambda serials: Drop(serials), lambda _: None)
 
+    async def adrop(self, *ids: str, task: str | None = None, dry_run: bool = False) -> BulkResult:
+        """`drop` for coroutines."""
+        return await asyncio.to_thread(self.drop, *ids, task=task, dry_run=dry_run)
+
+    def resolve(self, ticket_id: str, result: Any = None) -> bool:
+        """Makes a dead ticket done, with the result that somebody found out; False: it is not dead.
+
+        Raises `UnknownTicket`, `UnknownTask` when no code registers its task, and `PayloadError`
+        for a result that does not fit the annotation of its handler, or cannot be stored.
+        """
+        call, instead = "engine.dead.resolve", "engine.dead.aresolve"
+        check_not_on_loop(call, instead)
+        desk = self._engine.desk(call)
+        task = self._engine.lookup(desk.ask(desk.info(ticket_id, call)).task)
+        encoded = task.encode_result(result, bytes_max=desk.runtime.options.max_payload)
+        task.decode_result(encoded)
+        known = desk.parse(ticket_id)
+        shard = known.part % desk.runtime.shard_count
+        asks = [(shard, Resolve(known.serial, encoded))]
+        request: Request[bool] = Request(
+            call, instead, asks, lambda got: isinstance(got[0][0], Answer)
+        )
+        return desk.ask(request)
+
+    async def aresolve(self, ticket_id: str, result: Any = None) -> bool:
+        """`resolve` for coroutines."""
+        return await asyncio.to_thread(self.resolve, ticket_id, result)
+
 
 class _Bulk:
     """One command about many dead tickets, page by page."""
@@ -105,7 +153,7 @@ class _Bulk:
         self, engine: "Engine", verb: str, ids: tuple[str, ...], task: str | None, *, is_dry: bool
     ) -> None:
         self.call = f"engine.dead.{verb}"
-        self._instead = "engine.dead.arevive" if verb == "revive" else "asyncio.to_thread"
+        self._instead = f"engine.dead.a{verb}"
         check_not_on_loop(self.call, self._instead)
         if bool(ids) == (task is not None):
             raise ConfigError(f"{self.call}(): give ids, or task=, and not both")

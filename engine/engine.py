@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
 from msgspec import UNSET
 
@@ -38,6 +38,7 @@ from parkade.submitting import Submitting, chunks
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
 from parkade.views import Page, State, Stats, StopReport, TicketInfo
+from parkade.wording import shown
 
 __all__ = ["Engine"]
 
@@ -78,7 +79,7 @@ class Engine(Tasks):
         clock: Clock | None = None,
         run: bool = True,
         include: Sequence[Tasks] = (),
-        **unknown: Any,
+        **unknown: Never,
     ) -> None:
         super().__init__()
         for name in unknown:
@@ -93,9 +94,13 @@ class Engine(Tasks):
         self._shards = shards
         self._lock_wait_ms = parse_duration_ms(lock_wait, what="Engine(lock_wait)")
         policy = (
-            RetryPolicy() if default_retry is _AUTO else as_policy(default_retry, call="Engine")
+            RetryPolicy()
+            if default_retry is _AUTO
+            else as_policy(default_retry, call="Engine", name="default_retry")
         )
-        keep_ms = None if keep_done is None else parse_duration_ms(keep_done, what="keep_done")
+        keep_ms = None
+        if keep_done is not None:
+            keep_ms = parse_duration_ms(keep_done, what="Engine(keep_done)")
         self._options = RuntimeOptions(
             durability=durability,
             threads=check_count("Engine", "threads", threads),
@@ -191,8 +196,8 @@ class Engine(Tasks):
             return self
 
     def _stop(self, drain: Duration, cancel: Duration) -> StopReport:
-        drain_ms = parse_duration_ms(drain, what="drain")
-        cancel_ms = parse_duration_ms(cancel, what="cancel")
+        drain_ms = parse_duration_ms(drain, what="engine.stop(drain)")
+        cancel_ms = parse_duration_ms(cancel, what="engine.stop(cancel)")
         with self._changing:
             desk = self._desk
             if desk is None:
@@ -298,6 +303,11 @@ class Engine(Tasks):
 
     def _many(self, calls: Sequence[Call[Any]]) -> Any:
         assert self._submitting is not None
+        for call in calls:
+            if not isinstance(cast(object, call), Call):
+                raise ConfigError(
+                    f"engine.submit_many({shown(call)}): it takes calls, like task.call(...)"
+                )
         now_ms, bytes_max = self.clock.now_ms(), self._options.max_payload
         prepared = [call.prepare(now_ms, payload_bytes_max=bytes_max) for call in calls]
         return self._submitting.many(prepared, [call.bound for call in calls])

@@ -66,9 +66,8 @@ def find(
         due_to_ms=due_to_ms,
     )
     asks = [(shard, asked) for shard in range(desk.runtime.shard_count)]
-    return Request(
-        call, f"engine.a{call.rpartition('.')[2]}", asks, lambda got: _page(desk, asked, got)
-    )
+    where, _, verb = call.rpartition(".")
+    return Request(call, f"{where}.a{verb}", asks, lambda got: _page(desk, asked, got))
 
 
 def _prefix(state: int | None, task: str | None, key: str | None) -> bytes | None:

@@ -295,21 +295,22 @@ class RetryPolicy:
 Retry: TypeAlias = RetryPolicy | int | Sequence[Duration]
 
 
-def as_policy(retry: "Retry | None", *, call: str) -> RetryPolicy:
+def as_policy(retry: "Retry | None", *, call: str, name: str = "retry") -> RetryPolicy:
     """What `retry=` stands for: a policy; n executions; a list of exact waits; None: one execution.
 
-    `call` names the caller in errors, like `@engine.task`. Raises `ConfigError`.
+    `call` and `name` say in errors where it was given: `@engine.task(retry=...)`. Raises
+    `ConfigError`.
     """
     if isinstance(retry, RetryPolicy):
         return retry
     if retry is None:
         return _ONCE
     if isinstance(retry, int):
-        return RetryPolicy(check_count(call, "retry", retry))
+        return RetryPolicy(check_count(call, name, retry))
     if not isinstance(retry, str | bytes) and isinstance(cast(object, retry), Sequence):
         return RetryPolicy(len(retry) + 1, backoff=retry)
     advice = 'a RetryPolicy, a number of executions, a list of waits (["1m", "1h"]), or None'
-    refuse(call, "retry", retry, advice)
+    refuse(call, name, retry, advice)
 
 
 def _checked_backoff(backoff: "Backoff | Sequence[Duration] | None") -> Backoff | Waits:

@@ -67,7 +67,7 @@ def existing_manifest(disk: Disk, path: str, now_ms: int) -> Manifest:
         what = "is empty, or was never finished" if disk.exists(path) else "does not exist"
         raise ConfigError(
             f"{path} is not a parkade directory: it {what}. An engine makes one when it is "
-            "opened; name another with --dir or PARKADE_DIR, or in open_readonly()",
+            "opened; give the path of that one (for the command line: --dir, or PARKADE_DIR)",
             code="PK-111",
         )
     return manifest

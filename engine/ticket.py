@@ -54,7 +54,7 @@ class Ticket(Generic[R_co]):
     def task(self) -> str:
         """The name of its task; asked of the engine when only the id was given."""
         if self._task is None:
-            self._task = self._desk.ask(self._desk.info(self.id, "ticket.task")).task
+            self._task = self._desk.ask(self._desk.info(self.id, "ticket.info")).task
         return self._task
 
     def __repr__(self) -> str:
@@ -105,8 +105,9 @@ class Ticket(Generic[R_co]):
         return await self._desk.aask(self._desk.attempts(self.id))
 
     def cancel(self, reason: str = "") -> CancelOutcome:
-        """Cancels a pending ticket at once ("cancelled"), asks a running attempt to stop
-        ("requested"), or says that it has ended ("too_late")."""
+        """Cancels a pending ticket at once ("cancelled"), sees to it that a running one is not
+        tried again ("requested": its attempt goes on, and its result is kept), or says that it
+        has ended ("too_late")."""
         return self._desk.ask(self._desk.cancel(self.id, reason))
 
     async def acancel(self, reason: str = "") -> CancelOutcome:

@@ -132,7 +132,10 @@ class ShardStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The engine's counters, kept as tickets change: reading them costs nothing."""
+    """The engine's counters, kept as tickets change: nothing is counted when they are read.
+
+    In `by_task` a ticket that waits is `scheduled`, whether it is due or not.
+    """
 
     ready: int
     scheduled: int

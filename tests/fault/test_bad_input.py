@@ -136,10 +136,11 @@ def forget(engine: Engine, *ids: str) -> None:
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant(engine: Engine) -> None:
     task = scale_of(engine)
     decorator: Any = engine.task
+    make_one: Any = Engine
     refused(lambda: task.options(dely="5s"), ConfigError, "PK-107", "did you mean delay=")
     refused(lambda: task.options(frobnicate=1), ConfigError, "PK-107", "it takes")
     refused(lambda: decorator(retrys=3)(lambda n: n), ConfigError, "PK-107", "did you mean retry=")
-    refused(lambda: Engine("x", shard=3), ConfigError, "PK-107", "did you mean shards=")
+    refused(lambda: make_one("x", shard=3), ConfigError, "PK-107", "did you mean shards=")
 
 
 @pytest.mark.parametrize(

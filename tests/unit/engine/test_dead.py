@@ -1,13 +1,27 @@
 """The dead letter office: found, brought back, dropped."""
 
 import asyncio
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kit.engines import make, recount, walk
-from parkade import Ambiguous, ConfigError, Engine, Fail, Task, TicketFailed, UnknownTicket
+from parkade import (
+    Ambiguous,
+    BlockingInEventLoop,
+    ConfigError,
+    Engine,
+    Fail,
+    PayloadError,
+    Task,
+    TicketFailed,
+    UnknownTask,
+    UnknownTicket,
+)
 
 
 def office(engine: Engine, is_good: list[bool]) -> "Task[Any, Any]":
@@ -155,5 +169,78 @@ def test_coroutines_revive_like_threads_do(tmp_path: Path) -> None:
             is_good.append(True)
             assert (await engine.dead.arevive(ticket.id)).changed == 1
             assert await ticket == "fail after all"
+
+    asyncio.run(main())
+
+
+def test_a_person_resolves_what_may_have_happened(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        work = office(engine, [])
+        (ticket_id,) = die(work, "ambiguous")
+        assert engine.dead.resolve(ticket_id, "paid by hand")
+        assert work.ticket(ticket_id).result("20s") == "paid by hand"
+        info = work.ticket(ticket_id).info()
+        assert (info.state, info.dead_reason, info.maybe_applied) == ("done", None, True)
+        assert not engine.dead.resolve(ticket_id, "again"), "it is not dead any more"
+        assert engine.dead.count() == 0
+        assert recount(engine) == engine.stats().by_task
+    with make(tmp_path / "data", durability="process", run=False) as engine:
+        assert engine.ticket(ticket_id).result("20s") == "paid by hand"
+
+
+def test_a_resolution_has_to_be_a_result_of_the_task(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process", max_payload=100) as engine:
+        (ticket_id,) = die(office(engine, []), "ambiguous")
+        for result in (7, object(), "long" * 100):
+            with pytest.raises(PayloadError, match="work"):
+                engine.dead.resolve(ticket_id, result)
+        with pytest.raises(UnknownTicket):
+            engine.dead.resolve("unheard-of")
+        assert engine.dead.count() == 1
+    with (
+        make(tmp_path / "data", durability="process") as engine,
+        pytest.raises(UnknownTask, match='"work"'),
+    ):
+        engine.dead.resolve(ticket_id, "who knows")
+
+
+def test_coroutines_find_resolve_and_drop_like_threads_do(tmp_path: Path) -> None:
+    engine = make(tmp_path / "data")
+    work = office(engine, [])
+
+    async def main() -> None:
+        async with engine:
+            one, other = await work.asubmit("ambiguous"), await work.asubmit("fail")
+            for ticket in (one, other):
+                with pytest.raises(TicketFailed):
+                    await ticket
+            assert [info.id for info in await engine.dead.afind(reason="failed")] == [other.id]
+            assert await engine.dead.aresolve(one.id, "so it was")
+            assert await one == "so it was"
+            assert (await engine.dead.adrop(other.id)).changed == 1
+            assert not (await engine.dead.afind()).items
+
+    asyncio.run(main())
+
+
+def test_a_blocking_call_on_a_loop_names_the_call_to_await(tmp_path: Path) -> None:
+    engine = make(tmp_path / "data", run=False)
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: engine.dead.find(), "engine.dead.afind"),
+        (lambda: engine.dead.revive("x"), "engine.dead.arevive"),
+        (lambda: engine.dead.resolve("x"), "engine.dead.aresolve"),
+        (lambda: engine.dead.drop("x"), "engine.dead.adrop"),
+        (lambda: engine.find(), "engine.afind"),
+        (lambda: engine.stop(), "engine.astop"),
+    ]
+
+    async def main() -> None:
+        async with engine:
+            for call, instead in calls:
+                with pytest.raises(BlockingInEventLoop) as caught:
+                    call()
+                assert caught.value.instead == instead
+                owner, _, name = instead.rpartition(".")
+                assert hasattr(attrgetter(owner)(SimpleNamespace(engine=engine)), name)
 
     asyncio.run(main())
