@@ -49,7 +49,8 @@ def shard_error(
         return StorageFull(shard=shard or 0)
     if isinstance(error, store.ReadFailed):
         return StorageError(shard=shard or 0, what="read its files", reason=str(error))
-    return StorageError(shard=shard or 0, what="write its journal", reason=_reason(error))
+    what = "write its files" if isinstance(error, store.WriteFailed) else "go on"
+    return StorageError(shard=shard or 0, what=what, reason=_reason(error))
 
 
 def _reason(error: BaseException) -> str:
