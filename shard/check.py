@@ -199,11 +199,22 @@ def _check_hot_placement(core: Shard) -> None:
             expiry_ms = expiry_of(ticket)
             armed = placement.expiries.armed.get(serial)
             assert expiry_ms is None or armed in (expiry_ms, None), ("one expiry", ticket)
+    _check_wake(core)
     for serial, move in placement.near.items():
         position = move.due_ms << SERIAL_BITS | serial
         assert position <= placement.horizon, ("near is up to the horizon", serial)
         assert position in timers, ("near is in the wheel", serial)
         assert serial not in core.hot, ("near is parked", serial)
+
+
+def _check_wake(core: Shard) -> None:
+    """Time: whatever memory waits for has a timer."""
+    placement, seats = core.placement, core.placement.lanes.seats
+    dues = [t.due_ms for s, t in core.hot.items() if t.state == PENDING and s not in seats]
+    dues += [move.due_ms for move in placement.near.values()]
+    if dues:
+        wake_ms = placement.next_timer()
+        assert wake_ms is not None and wake_ms <= min(dues), ("woken in time", wake_ms, min(dues))
 
 
 def _check_store(core: Shard, store: StoreView) -> None:

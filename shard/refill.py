@@ -56,7 +56,8 @@ def may_refill(lanes: Lanes, lane: Lane) -> bool:
     heads = lanes.sorted_heads()
     if len(heads) < lanes.bounds.lanes_max:
         return True
-    return (-lane.priority, lane.edge, lane.seq) < heads[-1][0]
+    # What it would bring in ranks past its edge: a head that would be put out at once is left out.
+    return (-lane.priority, lane.edge + 1, lane.seq) < heads[-1][0]
 
 
 def wanting(lanes: Lanes, now_ms: int) -> list[Lane]:

@@ -442,3 +442,19 @@ def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
     assert Bounds() == Bounds(
         65_000, 50_000, 1_024, 50_000, 10_000, 50_000, 50_000, 50_000, 8 << 20
     )
+
+
+def test_a_lane_that_would_lose_its_head_at_once_is_not_refilled_in_vain() -> None:
+    bounds = SMALL._replace(window_max=2, windows_max=100, wheel_max=100, lanes_max=1)
+    rig = Rig(bounds)
+    second = rig.submit(task="second")
+    rig.settle_down()
+    first = rig.submit(task="other")
+    rig.do(Cancel(second))
+    behind = rig.submit(task="second")
+    rig.settle_down()
+    rig.checkpoint()
+    rig.settle_down()
+    assert [lane.key[0] for lane in rig.lanes()] == ["other"]
+    rig.checked()
+    assert run_all(rig) == [first, behind]
