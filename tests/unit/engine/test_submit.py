@@ -390,7 +390,7 @@ def test_a_chunk_that_one_shard_fails_tells_what_the_others_took(tmp_path: Path)
         assert 0 < len(accepted) < 30
         assert {ticket.info().shard for ticket in accepted} == {0, 2}
         plain = [task.submit(n) for n in range(12)]
-        assert {ticket.info().shard for ticket in plain} == {0, 2}, "they go to healthy shards"
+        assert {ticket.info().shard for ticket in plain} <= {0, 2}, "they go to healthy shards"
 
 
 def submit_in_threads(engine: Engine, task: Any, threads: int, each: int) -> list[str]:
