@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from parkade.shard.core import Shard
 from parkade.shard.generation import LaneMove
+from parkade.shard.horizon import pack
 from parkade.shard.lanes import ASIDE, IN_HAND, RANK_MAX, SERIAL_BITS, SPILLED, WINDOW, Lane
 from parkade.shard.memory import UNREAD
-from parkade.shard.placement import pack
 from parkade.shard.retry import expiry_of
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import Ticket

@@ -1,23 +1,28 @@
-"""Where due tickets wait: lanes, each with a window in memory and the rest outside of it.
+"""Where due tickets wait: all lanes of a shard, their windows, and the keys they wait for.
 
 A lane is a queue in order of rank, (first due, serial). All of it up to its `edge` is in memory: in
 its window, or asked of the store and about to come in. What ranks past the edge is *outside*: hot
 and waiting for a checkpoint to give it a row in `lanes`, parked and on its way from the agenda to
 such a row, or a row already. A lane whose edge is `RANK_MAX` has nothing outside. So every ticket
 of a lane is in memory or past the edge, and a refill, which moves the edge, leaves none behind.
-
-Ranks and positions are one integer, time << 64 | serial: they compare faster than tuples.
+docs/architecture.md, Lanes and Keys.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
 from typing import Final
-
-import msgspec
 
 from parkade.shard.bounds import Bounds
 from parkade.shard.generation import LaneMove
+from parkade.shard.lane import (
+    RANK_MAX,
+    SERIAL_BITS,
+    SERIAL_MASK,
+    Lane,
+    LaneKey,
+    decode_lane,
+    encode_lane,
+)
 from parkade.shard.memory import Memory
 from parkade.shard.ticket import Ticket
 
@@ -37,14 +42,6 @@ __all__ = [
     "encode_lane",
 ]
 
-LaneKey = tuple[str, str | None, int]
-"""(task, target, priority)."""
-
-SERIAL_BITS: Final = 64
-SERIAL_MASK: Final = (1 << SERIAL_BITS) - 1
-RANK_MAX: Final = 1 << 128
-"""Past every rank and position."""
-
 _MOVE_BYTES: Final = 200
 
 # Where in its lane a hot ticket is.
@@ -53,93 +50,6 @@ SPILLED: Final = 1  # outside, past the window
 IN_HAND: Final = 2  # given to admission: to be started, or to be given back
 ASIDE: Final = 3  # its key is busy
 SEAT_NAMES: Final = ("window", "spilled", "in hand", "aside")
-
-encode_lane = msgspec.msgpack.Encoder().encode
-decode_lane = msgspec.msgpack.Decoder(LaneKey).decode
-
-
-class Lane:
-    """One queue. Only `Lanes` changes it.
-
-    `order` sorts lanes by their heads: (-priority, rank of the head, a number of its own).
-    """
-
-    __slots__ = (
-        "edge",
-        "is_refilling",
-        "key",
-        "loading",
-        "near",
-        "near_top",
-        "number",
-        "order",
-        "outside",
-        "ranks",
-        "seq",
-        "window",
-    )
-
-    def __init__(self, key: LaneKey, seq: int, number: int | None, edge: int) -> None:
-        self.key = key
-        self.seq = seq
-        self.number = number
-        self.edge = edge
-        self.window: list[int] = []  # ranks, sorted; all hot
-        self.loading: list[int] = []  # ranks, sorted; asked of the store
-        self.ranks: dict[int, int] = {}  # serial -> rank of what is outside and in no row yet
-        self.outside: list[int] = []  # a heap of those ranks, and of some that are so no more
-        self.near = 0  # parked tickets of this lane in the wheel
-        self.near_top = -1  # no rank among them is greater
-        self.is_refilling = False
-        self.order: tuple[int, int, int] | None = None
-
-    @property
-    def priority(self) -> int:
-        return self.key[2]
-
-    @property
-    def head(self) -> tuple[int, int, int]:
-        """(-priority, first due, serial) of the first in the window: who goes first is least."""
-        rank = self.window[0]
-        return (-self.key[2], rank >> SERIAL_BITS, rank & SERIAL_MASK)
-
-    @property
-    def is_unused(self) -> bool:
-        return (
-            self.edge == RANK_MAX
-            and not self.window
-            and not self.loading
-            and not self.ranks
-            and not self.near
-            and not self.is_refilling
-        )
-
-    def __len__(self) -> int:
-        """How many are in the window or coming into it."""
-        return len(self.window) + len(self.loading)
-
-    def top(self) -> int:
-        """The greatest rank in the window or coming; -1 when there is none."""
-        top = self.window[-1] if self.window else -1
-        return max(top, self.loading[-1]) if self.loading else top
-
-    def first_outside(self) -> int:
-        """The least rank outside that is in no row yet; RANK_MAX when there is none."""
-        outside, ranks = self.outside, self.ranks
-        while outside:
-            rank = outside[0]
-            if ranks.get(rank & SERIAL_MASK) == rank:
-                return rank
-            heappop(outside)
-        return RANK_MAX
-
-    def put_outside(self, rank: int) -> None:
-        """Note a rank outside, before it has a row."""
-        self.ranks[rank & SERIAL_MASK] = rank
-        heappush(self.outside, rank)
-        if len(self.outside) > 2 * len(self.ranks) + 64:
-            self.outside = list(self.ranks.values())
-            heapify(self.outside)
 
 
 class Lanes:

@@ -18,9 +18,11 @@ from parkade.shard.commands import (
     Reschedule,
 )
 from parkade.shard.generation import Generation
-from parkade.shard.lanes import RANK_MAX, Lane, Lanes
+from parkade.shard.horizon import NOWHERE, span_end
+from parkade.shard.lane import RANK_MAX, Lane
+from parkade.shard.lanes import Lanes
 from parkade.shard.memory import UNREAD, Memory
-from parkade.shard.placement import NOWHERE, Placement, span_end
+from parkade.shard.placement import Placement
 from parkade.shard.refill import Refilled
 from parkade.shard.ticket import Ticket
 

@@ -5,7 +5,7 @@ import pytest
 from kit.rig import NOW_MS, SMALL, Rig, codes
 from parkade.shard import DONE, PENDING, Bounds, Shard, Swept
 from parkade.shard.commands import Cancel, Reschedule
-from parkade.shard.placement import NOWHERE
+from parkade.shard.horizon import NOWHERE
 from parkade.store.record import Options
 
 SECOND, HOUR = 1_000, 3_600_000

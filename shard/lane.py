@@ -1,0 +1,116 @@
+"""One lane: the queue in which the due tickets of one (task, target, priority) wait.
+
+All of it up to its `edge` is in memory, in its window or about to come in; what ranks past the edge
+is outside. Ranks, like positions, are one integer, time << 64 | serial: they compare faster than
+tuples.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "RANK_MAX",
+    "SERIAL_BITS",
+    "SERIAL_MASK",
+    "Lane",
+    "LaneKey",
+    "decode_lane",
+    "encode_lane",
+]
+
+LaneKey = tuple[str, str | None, int]
+"""(task, target, priority)."""
+
+SERIAL_BITS: Final = 64
+SERIAL_MASK: Final = (1 << SERIAL_BITS) - 1
+RANK_MAX: Final = 1 << 128
+"""Past every rank and position."""
+
+encode_lane = msgspec.msgpack.Encoder().encode
+decode_lane = msgspec.msgpack.Decoder(LaneKey).decode
+
+
+class Lane:
+    """One queue. Only `Lanes` changes it.
+
+    `order` sorts lanes by their heads: (-priority, rank of the head, a number of its own).
+    """
+
+    __slots__ = (
+        "edge",
+        "is_refilling",
+        "key",
+        "loading",
+        "near",
+        "near_top",
+        "number",
+        "order",
+        "outside",
+        "ranks",
+        "seq",
+        "window",
+    )
+
+    def __init__(self, key: LaneKey, seq: int, number: int | None, edge: int) -> None:
+        self.key = key
+        self.seq = seq
+        self.number = number
+        self.edge = edge
+        self.window: list[int] = []  # ranks, sorted; all hot
+        self.loading: list[int] = []  # ranks, sorted; asked of the store
+        self.ranks: dict[int, int] = {}  # serial -> rank of what is outside and in no row yet
+        self.outside: list[int] = []  # a heap of those ranks, and of some that are so no more
+        self.near = 0  # parked tickets of this lane in the wheel
+        self.near_top = -1  # no rank among them is greater
+        self.is_refilling = False
+        self.order: tuple[int, int, int] | None = None
+
+    @property
+    def priority(self) -> int:
+        return self.key[2]
+
+    @property
+    def head(self) -> tuple[int, int, int]:
+        """(-priority, first due, serial) of the first in the window: who goes first is least."""
+        rank = self.window[0]
+        return (-self.key[2], rank >> SERIAL_BITS, rank & SERIAL_MASK)
+
+    @property
+    def is_unused(self) -> bool:
+        return (
+            self.edge == RANK_MAX
+            and not self.window
+            and not self.loading
+            and not self.ranks
+            and not self.near
+            and not self.is_refilling
+        )
+
+    def __len__(self) -> int:
+        """How many are in the window or coming into it."""
+        return len(self.window) + len(self.loading)
+
+    def top(self) -> int:
+        """The greatest rank in the window or coming; -1 when there is none."""
+        top = self.window[-1] if self.window else -1
+        return max(top, self.loading[-1]) if self.loading else top
+
+    def first_outside(self) -> int:
+        """The least rank outside that is in no row yet; RANK_MAX when there is none."""
+        outside, ranks = self.outside, self.ranks
+        while outside:
+            rank = outside[0]
+            if ranks.get(rank & SERIAL_MASK) == rank:
+                return rank
+            heappop(outside)
+        return RANK_MAX
+
+    def put_outside(self, rank: int) -> None:
+        """Note a rank outside, before it has a row."""
+        self.ranks[rank & SERIAL_MASK] = rank
+        heappush(self.outside, rank)
+        if len(self.outside) > 2 * len(self.ranks) + 64:
+            self.outside = list(self.ranks.values())
+            heapify(self.outside)
