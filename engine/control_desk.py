@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from parkade.facts import list_facts, show_facts, status_facts
+from parkade.facts import held_fact, list_facts, show_facts, status_facts
 from parkade.redacting import redact_arguments
 
 if TYPE_CHECKING:
@@ -34,8 +34,13 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
             return arguments
         return redact_arguments(arguments, found.definition.handler.hints())
 
+    def show(args: Mapping[str, Any]) -> dict[str, Any]:
+        desk = engine.desk("show")
+        facts = show_facts(desk, args.get("id", ""), as_shown)
+        return facts | {"held": held_fact(desk, facts["ticket"])}
+
     return {
         "status": status,
         "ls": lambda args: list_facts(engine.desk("ls"), args),
-        "show": lambda args: show_facts(engine.desk("show"), args.get("id", ""), as_shown),
+        "show": show,
     }

@@ -171,8 +171,21 @@ class Desk:
             standing += f", due in {span_text(max(0, due_ms - now_ms))}"
         elif info.state == "running":
             standing += f", attempt {info.attempts}"
+        held = self.held_because(info.state, info.task)
+        if held is not None:
+            standing += f", held: {held}"
         standing += self.runtime.drive.advice
         return ResultTimeout(info.id, waited_ms=waited_ms or 0, why=standing)
+
+    def held_because(self, state: str, task: str) -> str | None:
+        """What keeps a ready ticket from being started, where it is the code of this process."""
+        if state != "ready":
+            return None
+        if not self.runtime.options.has_attempts:
+            return "this engine was opened with run=False"
+        if self.runtime.tasks.task_of(task) is None:
+            return f'no task "{task}" is registered'
+        return None
 
     def until(self, until_ms: int) -> str:
         return f"kept until {datetime_of(until_ms).isoformat(timespec='minutes')}"

@@ -32,6 +32,7 @@ from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmi
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
+from parkade.remarks import remark_on_open
 from parkade.runtime import Runtime, RuntimeOptions
 from parkade.stats import read_stats
 from parkade.submitting import Submitting, chunks
@@ -188,6 +189,7 @@ class Engine(Tasks):
                 self._submitting = Submitting(desk)
                 if runtime.drive.has_threads:
                     desk.serve(control_handlers(self))
+                    remark_on_open(runtime, self)
             except BaseException:
                 runtime.abandon()
                 raise

@@ -23,7 +23,7 @@ from parkade.store.lock import Owner
 from parkade.store.manifest import Manifest
 from parkade.views import State, Stats
 
-__all__ = ["AsShown", "list_facts", "plain", "show_facts", "status_facts"]
+__all__ = ["AsShown", "held_fact", "list_facts", "plain", "show_facts", "status_facts"]
 
 AsShown = Callable[[str, Any], Any]  # (task, its arguments) -> the arguments as they may be shown
 _STATES = ("ready", "scheduled", "running", "done", "dead", "cancelled", "expired")
@@ -98,7 +98,8 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
     """Everything about one ticket. Raises `UnknownTicket`, and what the desk raises.
 
     `content` is the payload of a ticket, or the result of one that is done; None with
-    `content_bytes` None: it is not kept.
+    `content_bytes` None: it is not kept. `held` says why a ready ticket is not started, where that
+    is known.
     """
     known = desk.parse(ticket_id)
     shard = known.part % desk.runtime.shard_count
@@ -117,6 +118,7 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
             content = as_shown(ticket.task, content)
         return {
             "ticket": plain(desk.shown(ticket)),
+            "held": None,
             "content_is": "result" if ticket.state == DONE else "payload",
             "content": content,
             "content_bytes": None if body is None else len(body),
@@ -124,6 +126,15 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
         }
 
     return desk.ask(Request("show", "show", looks, finish))
+
+
+def held_fact(desk: Desk, ticket: Mapping[str, Any]) -> str | None:
+    """Why a ticket, as `show_facts` tells of it, is not started by the engine of this desk."""
+    why = desk.held_because(ticket["state"], ticket["task"])
+    if why is None and ticket["state"] == "ready" and ticket["key"] is not None:
+        holders = desk.ask(find(desk, call="show", state="running", key=ticket["key"], limit=1))
+        why = next((f"ticket {info.id} has its key" for info in holders), None)
+    return why
 
 
 def _owner_facts(owner: Owner) -> dict[str, Any]:

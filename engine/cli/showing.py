@@ -20,7 +20,9 @@ TRACEBACK_LINES_MAX = 40
 @output_options
 @click.pass_context
 def show(ctx: click.Context, ticket_id: str, is_json: bool, is_jsonl: bool) -> None:
-    """Shows a ticket: its options, its arguments or its result, its attempts.
+    """Shows all about a ticket, with its attempts.
+
+    That is how it stands and why, its options, and its arguments or its result.
 
     A running engine shows dots in place of arguments that are annotated as Secret. The files alone
     do not tell which those are: without an engine everything is shown.
@@ -35,7 +37,7 @@ def show(ctx: click.Context, ticket_id: str, is_json: bool, is_jsonl: bool) -> N
 
 def _print(screen: Screen, facts: dict[str, Any]) -> None:
     ticket = facts["ticket"]
-    _print_head(screen, ticket)
+    _print_head(screen, ticket, facts.get("held"))
     if facts["content_bytes"] is None:
         screen.line(f"  {facts['content_is']}  not kept")
     else:
@@ -51,7 +53,7 @@ def _print(screen: Screen, facts: dict[str, Any]) -> None:
     _print_traceback(screen, facts["attempts"])
 
 
-def _print_head(screen: Screen, ticket: dict[str, Any]) -> None:
+def _print_head(screen: Screen, ticket: dict[str, Any], held: str | None) -> None:
     budget = ticket["max_attempts"]
     attempt = f"attempt {ticket['attempts']}" + ("" if budget is None else f" of {budget}")
     parts = [screen.colour(clean(ticket["task"]), None, is_bold=True)]
@@ -75,6 +77,8 @@ def _print_head(screen: Screen, ticket: dict[str, Any]) -> None:
     screen.line("  " + " · ".join(facts))
     if ticket["snoozes"]:
         screen.line(f"  snoozed {ticket['snoozes']} times")
+    if held is not None:
+        screen.line(f"  held: {clean(held)}")
     if ticket["dead_reason"] is not None:
         screen.line(f"  dead: {ticket['dead_reason']}")
     if ticket["maybe_applied"]:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import pytest
 from click.testing import CliRunner, Result
 
+from kit.engines import Gate
 from kit.owners import OwnerProcess
-from parkade import Ambiguous, Engine, Secret, TicketFailed
+from parkade import Ambiguous, Engine, ResultTimeout, Secret, TicketFailed
 from parkade.cli.app import cli
 
 
@@ -286,6 +287,42 @@ def test_what_may_have_happened_is_said_in_lists_and_by_show(tmp_path: Path) -> 
             ticket.result(timeout="20s")
         assert "ambiguous · may have happened" in run("-d", path, "ls").stdout
         assert "may have happened" in run("-d", path, "show", ticket.id).stdout
+
+
+def test_show_says_what_holds_a_ready_ticket(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    engine = Engine(path, shards=1)
+    gate = Gate()
+
+    @engine.task(key="one")
+    def work() -> None:
+        gate.enter()
+
+    with engine:
+        first, second = work.submit(), work.submit()
+        gate.wait()
+        assert answer("-d", path, "show", first.id)["held"] is None
+        assert f"held: ticket {first.id} has its key" in run("-d", path, "show", second.id).stdout
+        gate.open()
+        second.result("20s")
+        assert answer("-d", path, "show", second.id)["held"] is None
+
+
+def test_a_ready_ticket_without_a_handler_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    first = Engine(path, shards=1, run=False)
+
+    @first.task
+    def old() -> None: ...
+
+    with first:
+        ticket = old.submit()
+        with pytest.raises(ResultTimeout, match="ready, held: this engine was opened with run=F"):
+            ticket.result(timeout="1ms")
+    with Engine(path, shards=1) as engine:
+        assert 'held: no task "old" is registered' in run("-d", path, "show", ticket.id).stdout
+        with pytest.raises(ResultTimeout, match='It is ready, held: no task "old" is registered'):
+            engine.ticket(ticket.id).result(timeout="1ms")
 
 
 def test_an_error_of_the_engine_keeps_its_code_and_exit(tmp_path: Path) -> None:
