@@ -432,7 +432,7 @@ class Tasks:
         definition = Definition(self.prefix + name, handler, settings)
         kind = AsyncTask[..., Any] if handler.is_async else SyncTask[..., Any]
         _check_where(call, handler, settings.where)
-        _check_supported(call, settings)
+        _check_supported(call, settings, given)
         task: Task[..., Any] = kind(definition, self)
         self._check_free(task)
         self._add(task)
@@ -479,7 +479,7 @@ def _check_where(call: str, handler: Handler, where: str) -> None:
         raise ConfigError.option(call, "where", where, advice)
 
 
-def _check_supported(call: str, settings: TaskSettings) -> None:
+def _check_supported(call: str, settings: TaskSettings, given: Mapping[str, Any]) -> None:
     """What a later version brings is refused, not silently without effect."""
     asked = {
         "breaker": settings.breaker is not None,
@@ -490,7 +490,5 @@ def _check_supported(call: str, settings: TaskSettings) -> None:
     }
     for name, is_asked in asked.items():
         if is_asked:
-            value = getattr(settings, name, None) or "..."
-            raise ConfigError.option(
-                call, name, value, "this version does not have it yet; leave it out"
-            )
+            advice = "this version does not have it yet; leave it out"
+            raise ConfigError.option(call, name, given[name], advice)

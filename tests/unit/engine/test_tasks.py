@@ -375,3 +375,5 @@ def test_what_this_version_does_not_have_is_refused_and_not_ignored(options: Any
     with pytest.raises(ConfigError, match="does not have it yet") as refused:
         Tasks().task(**options)(double)
     assert refused.value.code == "PK-107"
+    [(name, value)] = options.items()
+    assert f"@tasks.task({name}={value!r}" in str(refused.value), "it is shown as it was given"
