@@ -24,6 +24,7 @@ __all__ = [
     "OUTCOME_BYTES",
     "POISON_WINDOW_MS",
     "RECOVERIES_IN_WINDOW_MAX",
+    "RECOVERY_RETRY_MS",
     "REREADS_BEFORE_HOLD",
     "RETENTION_PAUSE_MS_MAX",
     "RETENTION_PAUSE_MS_MIN",
@@ -56,6 +57,7 @@ CHECKPOINT_JOURNAL_BYTES = 64_000_000
 CHECKPOINT_SEGMENTS_MAX = 16  # every open begins one: being killed again and again fills no disk
 CHECKPOINT_AGE_MS = 5_000
 CHECKPOINT_RETRY_MS = 1_000
+RECOVERY_RETRY_MS = 1_000  # without a free descriptor
 ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clock
 
 IDLE_COVER_MS = 1_000

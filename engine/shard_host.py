@@ -21,7 +21,7 @@ from parkade.reading import DamagedTicket, Read
 from parkade.retention import Retention
 from parkade.shard.commands import Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
-from parkade.store.errors import NoRoom
+from parkade.store.errors import NoRoom, is_out_of_handles
 from parkade.store.record import Record
 from parkade.waiters import Wakeups
 
@@ -64,6 +64,7 @@ class ShardHost:
         self.quarantined: set[int] = set()
         self.recoveries = self.checkpoints = self.callbacks_failed = 0
         self._failed_at_ms: int | None = None
+        self.recover_at_ms: int | None = None
         self.is_stirred = True
         self._wall_due_ms = self._mono_due_ms = 0
 
@@ -148,6 +149,8 @@ class ShardHost:
         if self.status == OPEN:
             self._work()
             self._note_due()
+        elif self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
+            self.recover()
 
     def _work(self) -> None:
         self._look_for_room()
@@ -350,8 +353,8 @@ class ShardHost:
 
     def _spare_prepared(self, _: None, error: Exception | None) -> None:
         self.spare_in_flight = False
-        if isinstance(error, NoRoom):
-            self.is_full = True
+        if isinstance(error, NoRoom) or is_out_of_handles(error):
+            self.is_full = isinstance(error, NoRoom)
             self._spare_retry_ms = self.host.mono_ms + limits.CHECKPOINT_RETRY_MS
         elif error is not None:
             self.poison(error)
@@ -377,10 +380,12 @@ class ShardHost:
             return
         self.status, self.error = RECOVERING, error
         self.host.report(f"shard {self.number:02d} failed and is recovered from its disk", error)
-        last, self._failed_at_ms = self._failed_at_ms, self.host.mono_ms
-        if last is not None and self.host.mono_ms - last < limits.POISON_WINDOW_MS:
-            self.refuse(error)
-            return
+        is_passing = is_out_of_handles(error)
+        if not is_passing:
+            last, self._failed_at_ms = self._failed_at_ms, self.host.mono_ms
+            if last is not None and self.host.mono_ms - last < limits.POISON_WINDOW_MS:
+                self.refuse(error)
+                return
         outputs = [ask for _, ask, _ in self.outputs]
         self.outputs.clear()
         # What only asked is asked again; what was to change something may have done so.
@@ -389,14 +394,25 @@ class ShardHost:
         self.asks.extendleft(reversed(again + self._set_aside_asks()))
         self.host.shard_failed(self)
         self._fail(held, error)
-        if not self.checkpointing.is_sent:
+        if self.checkpointing.is_sent:
+            return
+        if is_passing:
+            self._recover_later()
+        else:
             self.recover()
+
+    def _recover_later(self) -> None:
+        self.recover_at_ms = self._mono_due_ms = self.host.mono_ms + limits.RECOVERY_RETRY_MS
 
     def recover(self) -> None:
         """From disk, on the I/O thread: after what that had under way."""
+        self.recover_at_ms = None
         self.io.call(lambda: self.host.reopen(self), self._recovered)
 
     def _recovered(self, opened: OpenShard | None, error: Exception | None) -> None:
+        if opened is None and is_out_of_handles(error) and self.status == RECOVERING:
+            self._recover_later()
+            return
         if opened is None:
             self.refuse(error or RuntimeError("recovery gave nothing"))
             return
@@ -559,7 +575,10 @@ class ShardHost:
         except Exception as error:
             self._fail_one(ask, self.host.failure(self.number, error))
             return
-        self.hold(ask, value)
+        if value is inquiring.AGAIN:
+            self.put(ask)
+        else:
+            self.hold(ask, value)
 
     def _stop_waiting(self, serial: int) -> None:
         """Some of those who waited for this end have gone."""

@@ -14,6 +14,7 @@ an operator can do about it, and says so in an error of its own.
     └── UsedAfterFork     the owner is another process, this one is its fork
 """
 
+import errno
 import os
 from collections.abc import Mapping
 
@@ -95,6 +96,14 @@ class ReadFailed(_CallFailed):
     """The disk refused a read; `code` is the errno. Refuse, and never cut, on this."""
 
     verb = "read"
+
+
+def is_out_of_handles(error: BaseException | None) -> bool:
+    """Whether a call failed only for want of a file descriptor, in this process or on this
+    machine: nothing is wrong with the files, and it passes."""
+    if not isinstance(error, WriteFailed | ReadFailed):
+        return False
+    return error.code in (errno.EMFILE, errno.ENFILE)
 
 
 class LockedByOther(StoreError):

@@ -294,48 +294,6 @@ def test_after_a_minute_a_failure_is_the_first_again(
         assert statuses(engine) == ["open", "open"]
 
 
-def test_without_a_descriptor_a_shard_waits_for_one_and_closes_for_nobody(
-    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
-) -> None:
-    engine = rig(make(tmp_path / "data", durability="process", clock=clock), disk=disk)
-    with engine:
-        task = engine.task(name="note")(lambda n: n)
-        kept = keyed(task, 0).options(delay="1h").submit(1)
-        for count in (1, 2, 3):
-            disk.break_next("write", "shard-000/journal", code=errno.EMFILE)
-            disk.break_next("pread", "shard-000/journal", code=errno.ENFILE)
-            with pytest.raises(StorageError, match="may or may not have been accepted"):
-                keyed(task, 0).submit(2)
-            assert keyed(task, 1).submit(3).result("20s") == 3
-            for _ in range(2):
-                assert disk.met.acquire(timeout=PATIENCE_S)
-                clock.advance(1_000)
-            recovered(engine, count)
-        assert statuses(engine) == ["open", "open"]
-        assert kept.info().state == "scheduled"
-        assert keyed(task, 0).submit(4).result("20s") == 4
-
-
-def test_a_spare_that_finds_no_descriptor_is_made_when_there_is_one(
-    tmp_path: Path, disk: FaultyDisk, clock: ManualClock
-) -> None:
-    engine = rig(make(tmp_path / "data", durability="process", clock=clock, shards=1), disk=disk)
-    with engine:
-        later = engine.task(name="note")(lambda text: len(text)).options(delay="1h")
-        disk.break_next("preallocate", "shard-000/journal", code=errno.EMFILE)
-        many = [later.submit("x" * 100_000) for _ in range(8)]
-        waiting = threading.Thread(
-            target=lambda: many.extend(later.submit("x" * 100_000) for _ in range(32))
-        )
-        waiting.start()
-        assert disk.met.acquire(timeout=PATIENCE_S)
-        clock.advance(1_000)
-        waiting.join(PATIENCE_S)
-        assert not waiting.is_alive()
-        assert len(many) == 40
-        assert [shard.recoveries for shard in engine.stats().shards] == [0]
-
-
 def test_a_recovery_that_fails_closes_the_shard(tmp_path: Path, disk: FaultyDisk) -> None:
     with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
         task = engine.task(name="note")(lambda n: n)
