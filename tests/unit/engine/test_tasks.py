@@ -15,6 +15,7 @@ from parkade.errors import ConfigError, EngineClosed, NoAttempt, PayloadError, U
 from parkade.policies import DEFAULT_POLICY, Breaker, Limit, RetryPolicy
 from parkade.store.record import Options
 from parkade.tasks import AsyncTask, Call, SyncTask, Task, Tasks
+from parkade.wording import shown
 
 
 class Desk(Tasks):
@@ -376,4 +377,4 @@ def test_what_this_version_does_not_have_is_refused_and_not_ignored(options: Any
         Tasks().task(**options)(double)
     assert refused.value.code == "PK-107"
     [(name, value)] = options.items()
-    assert f"@tasks.task({name}={value!r}" in str(refused.value), "it is shown as it was given"
+    assert f"@tasks.task({name}={shown(value)})" in str(refused.value)
