@@ -124,7 +124,7 @@ def test_dropping_is_for_ever_and_frees_the_name(tmp_path: Path) -> None:
         assert engine.dead.drop(ticket.id).changed == 1
         with pytest.raises(UnknownTicket):
             ticket.info()
-        assert named.submit("fail").created
+        assert named.options(delay="1h").submit("fail").created
         assert engine.dead.drop(task="work").changed >= 2
         assert recount(engine) == engine.stats().by_task
     with make(tmp_path / "data", durability="process", run=False) as engine:
