@@ -6,13 +6,13 @@ Runs on the core thread, save for the work that a `FromStore` hands to the I/O t
 import copy
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from parkade.asks import AwaitEnd, Inquiry, Look, PageOf, Seen, ShardPage
 from parkade.limits import FIND_SCAN_MAX
-from parkade.reading import Body, DamagedTicket, Heads, History, StoreReader
+from parkade.reading import DamagedTicket, Heads, History, Read, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded, Need
 from parkade.shard.history import attempts_of
@@ -20,7 +20,10 @@ from parkade.shard.memory import Unread
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import Ticket
 
-__all__ = ["FromStore", "NotEnded", "answer"]
+__all__ = ["AGAIN", "FromStore", "NotEnded", "answer"]
+
+AGAIN: Final = object()
+"""What was asked about has changed while it was read: to be asked anew."""
 
 
 class NotEnded(msgspec.Struct, frozen=True):
@@ -30,7 +33,8 @@ class NotEnded(msgspec.Struct, frozen=True):
 
 
 class FromStore(msgspec.Struct, frozen=True):
-    """`work` is done by the I/O thread; `finish` makes the answer of what it gives, with memory."""
+    """`work` is done by the I/O thread; `finish` makes the answer of what it gives, with memory, or
+    says `AGAIN`."""
 
     work: Callable[[StoreReader], Any]
     finish: Callable[[Shard, Any], Any]
@@ -66,18 +70,30 @@ def _ticket(core: Shard, serial: int, loaded: Loaded | None) -> Ticket | Need | 
 
 
 def _with_body(core: Shard, ticket: Ticket) -> "Seen | FromStore":
-    body = core.body(ticket.serial)
+    serial, body = ticket.serial, core.body(ticket.serial)
     seen = copy.copy(ticket)
     if isinstance(body, Unread):
-        serial = ticket.serial
-        return FromStore(lambda reader: reader.body(serial), lambda _, got: _seen(seen, got))
+        return FromStore(
+            lambda reader: reader.load([serial], has_bodies=True),
+            lambda core, read: _seen(core, seen, read),
+        )
     return Seen(seen, body)
 
 
-def _seen(ticket: Ticket, got: Body) -> Seen:
-    if got.is_damaged:
-        raise DamagedTicket(ticket.serial)
-    return Seen(ticket, got.body)
+def _seen(core: Shard, seen: Ticket, read: Read) -> Any:
+    """Head and body of one moment: a result must not pass for the payload it took the place of."""
+    serial = seen.serial
+    if serial in read.damaged:
+        raise DamagedTicket(serial)
+    parked = read.loaded.tickets[serial]
+    ticket, body = core.look(serial), core.body(serial)
+    if isinstance(ticket, Unread):
+        ticket = None if parked is None else parked.ticket
+    if ticket != seen:
+        return AGAIN
+    if isinstance(body, Unread):
+        body = None if parked is None else parked.body
+    return Seen(seen, body)
 
 
 def _with_history(ticket: Ticket) -> FromStore:

@@ -76,7 +76,9 @@ SIZING = Sizing(
 )
 PLACES = 3
 RETRY = RetryPolicy(None, backoff=["300ms"])
-STEPS = ("io", "writer", "posted", "turn", "admit", "pass")
+# "late pass": a completion is heard of before what was read ahead of it.
+STEPS = ("io", "writer", "hear io", "hear writer", "turn", "admit", "pass", "late pass")
+Heard = deque[tuple[Callable[..., None], tuple[Any, ...]]]
 
 
 class Failed(Exception):
@@ -243,9 +245,10 @@ class Stepped:
     # ------------------------------------------------------------------ lives
 
     def _begin_life(self) -> None:
-        self.posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self.io = ShardIO("io", self._post)
-        self.writer = Writer("writer", self._post)
+        self.from_io: Heard = deque()
+        self.from_writer: Heard = deque()
+        self.io = ShardIO("io", lambda what, *of: self.from_io.append((what, of)))
+        self.writer = Writer("writer", lambda what, *of: self.from_writer.append((what, of)))
         self.handlers = Handlers(self.witness)
         self.port = Port(self)
         self.shard = Watched(0, self.port, self.io, self.writer)
@@ -262,9 +265,6 @@ class Stepped:
 
     def _admit_from_now(self) -> None:
         self.attempts.is_admitting = True
-
-    def _post(self, function: Callable[..., None], *arguments: Any) -> None:
-        self.posted.append((function, arguments))
 
     def open_files(self) -> OpenShard:
         """Opens the shard, and holds what was recovered against the witness."""
@@ -401,10 +401,12 @@ class Stepped:
         return {
             "io": self.io.run_one,
             "writer": self.writer.run_one,
-            "posted": self._take_posted,
+            "hear io": lambda: self._hear(self.from_io),
+            "hear writer": lambda: self._hear(self.from_writer),
             "turn": self._turn,
             "admit": self._admit,
-            "pass": self._pass,
+            "pass": lambda: self._pass(self.from_io, self.from_writer),
+            "late pass": lambda: self._pass(self.from_writer, self.from_io),
         }
 
     def _read_clocks(self) -> None:
@@ -413,10 +415,10 @@ class Stepped:
         port.now_ms, port.mono_ms = self.now_ms, self.mono_ms
         port.settled_ms = settled.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
 
-    def _take_posted(self) -> bool:
-        if not self.posted:
+    def _hear(self, posted: Heard) -> bool:
+        if not posted:
             return False
-        function, arguments = self.posted.popleft()
+        function, arguments = posted.popleft()
         self.shard.is_stirred = True
         function(*arguments)
         return True
@@ -431,10 +433,11 @@ class Stepped:
         self.attempts.send_jobs()
         return True
 
-    def _pass(self) -> bool:
+    def _pass(self, *posted: Heard) -> bool:
         """What the core thread does between two waits."""
-        while self._take_posted():
-            pass
+        for each in posted:
+            for _ in range(len(each)):
+                self._hear(each)
         if self.shard.needs_turn():
             self._turn()
         return self._admit()
@@ -444,7 +447,7 @@ class Stepped:
         for _ in range(rounds):
             self.step("pass")
             worked = [self.step("io"), self.step("writer")]
-            if not any(worked) and not self.posted and not self.shard.has_more and self._waits():
+            if not any(worked) and not self.from_io and not self.from_writer and self._waits():
                 return
         raise AssertionError(("it does not come to rest", self._unrest()))
 
@@ -460,12 +463,14 @@ class Stepped:
             "due": due,
             "reads": (placement.sweep_from, placement.is_stalled, list(placement.load_queue)),
             "asks": (list(self.shard.asks), list(self.shard.submits)),
-            "posted": list(self.posted),
+            "heard": (list(self.from_io), list(self.from_writer)),
         }
 
     def _waits(self) -> bool:
         shard = self.shard
-        return not shard.is_open or (shard.wait_ms() > 0 and not shard.records)
+        if not shard.is_open:
+            return True
+        return shard.wait_ms() > 0 and not shard.has_more and not shard.records
 
     def pass_ms(self, wall_ms: int, mono_ms: int | None = None) -> None:
         """Time goes by, on both clocks unless said."""

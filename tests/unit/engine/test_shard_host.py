@@ -1,8 +1,9 @@
 """The host of one shard, stepped by hand: what it waits for, and whom it lets go first."""
 
 from kit.stepped import stepped
-from parkade.shard.commands import Cancel, Forget
-from parkade.shard.states import CANCELLED
+from parkade.asks import Look
+from parkade.shard.commands import Cancel, Forget, Resolve
+from parkade.shard.states import CANCELLED, DONE
 from parkade.store.record import Options
 
 HOUR_MS = 3_600_000
@@ -38,3 +39,22 @@ def test_what_came_and_went_between_two_checkpoints_keeps_nobody_awake() -> None
         shard.run()
         assert shard.done["commit"] == 0
         assert shard.shard.wait_ms() > 0
+
+
+def test_a_body_that_was_replaced_while_it_was_read_is_asked_for_again() -> None:
+    with stepped() as shard:
+        shard.submit(shard.draft())
+        shard.run()
+        (job,) = shard.handlers.alive.values()
+        shard.settle(job, "failed")
+        shard.checkpoint()
+        shard.ask(Look(job.serial, wants_body=True))
+        shard.ask(Resolve(job.serial, b"checked"))
+        shard.shard.checkpointing.is_wanted = True
+        # The look waits for the payload; the resolve, its frame and its checkpoint overtake it.
+        for step in ("turn", "io", "hear io", "turn", "turn", "io", "hear io", "turn", "writer"):
+            shard.step(step)
+        assert shard.done["commit"] == 2
+        shard.run()
+        (seen,) = [answer for asked, answer in shard.answers if isinstance(asked, Look)]
+        assert (seen.ticket.state, seen.body) == (DONE, b"checked")
