@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import Clock
@@ -157,6 +159,7 @@ class Executor:
         self._attached: _LoopSide | None = None
         self._own: _LoopSide | None = None
         self._is_closed = False
+        self._pid = os.getpid()
 
     # --------------------------------------------------------------------- for the core thread
 
@@ -299,6 +302,8 @@ class Executor:
     def _ended(self, run: _Run, value: Any, error: BaseException | None) -> Outcome:
         """The outcome of a handler that has returned or raised. There always is one: a run
         without would keep its place, and its ticket would run for ever."""
+        if os.getpid() != self._pid:
+            _leave_fork(error)
         try:
             return self._outcome_of(run, value, error)
         except BaseException as second:
@@ -530,6 +535,18 @@ def _last_error(job: Job) -> AttemptInfo:
         error=ticket.error.message,
         traceback=ticket.error.traceback or None,
     )
+
+
+def _leave_fork(error: BaseException | None) -> NoReturn:
+    """Ends a child that a handler forked and that comes out of the handler: it has a copy of the
+    work that waits here, and would do it a second time."""
+    code: object = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code or 0
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else 1)
 
 
 def _is_main_thread() -> bool:

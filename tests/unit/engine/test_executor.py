@@ -2,11 +2,13 @@
 
 import asyncio
 import contextvars
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -407,6 +409,47 @@ def test_blocking_handlers_delay_nobody_while_a_thread_is_free() -> None:
 
 
 # ---------------------------------------------------------------------------------------- close
+
+
+@pytest.mark.parametrize(
+    ("leave", "status"), [(None, 0), (SystemExit(7), 7), (SystemExit(), 0), (ValueError("x"), 1)]
+)
+def test_a_child_forked_in_a_handler_ends_with_it_and_does_no_other_work(
+    leave: BaseException | None, status: int, tmp_path: Path
+) -> None:
+    rig = AttemptRig(thread_count=1)
+    log = tmp_path / "log"
+
+    def fork() -> int:
+        waiting.wait(WAIT_S)
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if leave is not None:
+            raise leave
+        return -1
+
+    @rig.tasks.task
+    def plain() -> int:
+        return fork()
+
+    @rig.tasks.task
+    async def coroutine() -> int:
+        return fork()
+
+    @rig.tasks.task
+    def other() -> None:
+        with log.open("a") as lines:
+            lines.write(f"{os.getpid()}\n")
+
+    for task in (plain, coroutine):
+        waiting = threading.Event()
+        jobs = [rig.start(each) for each in (task, other)]
+        waiting.set()
+        assert [rig.outcome(job).kind for job in jobs] == ["done", "done"]
+        assert task.decode_result(rig.outcome(jobs[0]).result) == status
+    assert log.read_text().split() == [str(os.getpid())] * 2
+    rig.executor.close()
 
 
 def test_after_close_nothing_begins_and_nothing_is_delivered() -> None:
