@@ -108,11 +108,18 @@ class Checkpointing:
         return (
             self.is_wanted
             or core.dirty.size_bytes >= limits.CHECKPOINT_DIRTY_BYTES
-            or len(core.dirty.tickets) >= limits.CHECKPOINT_TICKETS_MAX
+            or self._has_most_of_too_many()
             or shard.journal.live_bytes >= limits.CHECKPOINT_JOURNAL_BYTES
             or shard.journal.segments > limits.CHECKPOINT_SEGMENTS_MAX
             or mono_ms - self._first_dirty_ms >= limits.CHECKPOINT_AGE_MS
         )
+
+    def _has_most_of_too_many(self) -> bool:
+        """Whether the shards hold more changed tickets than they should, and none more than this
+        one. So they are cut in turns: all at once, they would be in memory twice at once."""
+        own = len(self._shard.core.dirty.tickets)
+        counts = [len(other.core.dirty.tickets) for other in self._shard.host.open_shards()]
+        return sum(counts) >= limits.CHECKPOINT_TICKETS_MAX and own == max(counts)
 
     def _committed(self, commit: Commit | None, error: Exception | None) -> None:
         shard, current = self._shard, self._current

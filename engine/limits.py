@@ -52,7 +52,7 @@ DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the applicatio
 DIRTY_BYTES_MAX = 48_000_000  # dirty and flight; at it submits wait for the checkpoint
 
 CHECKPOINT_DIRTY_BYTES = 16_000_000
-CHECKPOINT_TICKETS_MAX = 25_000  # keeps building and completing one within some 50 ms
+CHECKPOINT_TICKETS_MAX = 15_000  # of all shards: bounds what a bulk load leaves in the heap
 CHECKPOINT_JOURNAL_BYTES = 64_000_000
 CHECKPOINT_SEGMENTS_MAX = 16  # every open begins one: being killed again and again fills no disk
 CHECKPOINT_AGE_MS = 5_000

@@ -6,7 +6,7 @@ I/O thread and comes back here (docs/architecture.md, Turn, records, apply).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from parkade import inquiring, limits
@@ -41,6 +41,7 @@ class HostPort(Protocol):
     keep_ms: int | None
 
     def decided(self, ask: Ask) -> None: ...
+    def open_shards(self) -> "Sequence[ShardHost]": ...
     def failure(self, shard: int, error: BaseException) -> Exception: ...
     def reopen(self, shard: "ShardHost") -> OpenShard: ...
     def shard_recovered(self, shard: "ShardHost") -> None: ...

@@ -32,6 +32,5 @@ def test_an_open_holds_no_more_for_all_the_sleepers_there_are(measured: Measured
     assert measured.opened_bytes <= OPENED_BYTES_MAX, measured
 
 
-@pytest.mark.xfail(strict=False, reason="shards that are cut all at once are in memory twice")
 def test_parking_gives_back_the_memory_that_it_took(measured: Measured) -> None:
     assert measured.parked["held_bytes"] <= PARKED_BYTES_MAX, measured

@@ -192,6 +192,9 @@ class Port:
     def decided(self, ask: Ask) -> None:
         return
 
+    def open_shards(self) -> list[ShardHost]:
+        return [self._stepped.shard]
+
     def failure(self, shard: int, error: BaseException) -> Exception:
         return Failed(error)
 
