@@ -106,7 +106,7 @@ class Submitted(Record, frozen=True, tag=1):
 
 
 class Started(Record, frozen=True, tag=2):
-    """pending -> running, each serial: attempts + 1, fence + 1. `on_crash`: 0 retry, 1 ambiguous."""
+    """pending -> running for each: attempts + 1, fence + 1. `on_crash`: 0 retry, 1 ambiguous."""
 
     serials: list[int]
     at_ms: int
