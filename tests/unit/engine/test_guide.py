@@ -1,0 +1,42 @@
+"""The program that docs/guide.md tells in pieces, run as it stands there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parkade import open_readonly
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "guide.md").read_text("utf-8")
+README = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def run(blocks: list[str], name: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile("\n".join(blocks), name, "exec"), names)
+    return names
+
+
+def test_the_program_of_the_guide_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(BLOCK.findall(GUIDE), "guide.md")
+    said = capsys.readouterr().out
+    assert "paid 950 as pk-" in said
+    assert "failed Fail\n" in said
+    assert "changed=1" in said
+    assert "['hello cem', 'hello dora']" in said
+    with open_readonly("shop-data") as reader:
+        assert reader.stats().done_total == 1_004
+        assert (reader.stats().scheduled, reader.stats().dead) == (1, 0)
+
+
+def test_the_first_program_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(BLOCK.findall(README)[:1], "README.md")
+    assert capsys.readouterr().out == "cat.png@320\n"
