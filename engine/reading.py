@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from parkade.shard.commands import Loaded, UniqueRow
+from parkade.shard.commands import Loaded, Need, UniqueRow
 from parkade.shard.commands import Parked as ParkedTicket
 from parkade.shard.history import AttemptRow
 from parkade.shard.lanes import LaneKey
@@ -47,6 +47,14 @@ class Read(msgspec.Struct):
     @property
     def snapshot_lsn(self) -> int:
         return self.loaded.snapshot_lsn
+
+    def damage_to(self, need: Need) -> Exception | None:
+        """What is wrong with the rows that an ask needs; None: they are there, or are not."""
+        for serial in need.serials:
+            if serial in self.damaged:
+                return DamagedTicket(serial)
+        damages = (self.damaged_names.get(name) for name in need.uniques)
+        return next((damage for damage in damages if damage is not None), None)
 
 
 class SweepRead(msgspec.Struct):

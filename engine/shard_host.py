@@ -510,7 +510,7 @@ class ShardHost:
             self.waiting = batch + self.waiting
             return
         for ask, need in batch:
-            damage = _damage_to(need, got)
+            damage = got.damage_to(need)
             if damage is not None:
                 self._fail_one(ask, self.host.failure(self.number, damage))
             elif self.status == OPEN:
@@ -593,12 +593,3 @@ class ShardHost:
             if serial in self.awaiting:
                 for ask in self.awaiting.pop(serial):
                     self._inquire(ask, AwaitEnd(serial), None)
-
-
-def _damage_to(need: Need, got: Read) -> Exception | None:
-    """What is wrong with the rows that an ask needs; None: they are there, or are not."""
-    for serial in need.serials:
-        if serial in got.damaged:
-            return DamagedTicket(serial)
-    damages = (got.damaged_names.get(name) for name in need.uniques)
-    return next((damage for damage in damages if damage is not None), None)
