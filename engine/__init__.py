@@ -65,14 +65,17 @@ from parkade.verdicts import (
 from parkade.version import VERSION as __version__
 from parkade.views import (
     AttemptInfo,
+    BreakerState,
     BulkResult,
     CancelOutcome,
+    LimitState,
     Page,
     Progress,
     State,
     Stats,
     StopReport,
     TicketInfo,
+    Why,
 )
 
 __all__ = [
@@ -84,6 +87,7 @@ __all__ = [
     "Backpressure",
     "BlockingInEventLoop",
     "Breaker",
+    "BreakerState",
     "BulkResult",
     "Call",
     "CancelOutcome",
@@ -102,6 +106,7 @@ __all__ = [
     "ForkedEngine",
     "FormatTooNew",
     "Limit",
+    "LimitState",
     "MissingExtra",
     "NaiveDatetime",
     "NoAttempt",
@@ -138,6 +143,7 @@ __all__ = [
     "Unsafe",
     "Verdict",
     "WaitInsideAttempt",
+    "Why",
     "WorkflowChanged",
     "__version__",
     "current_attempt",

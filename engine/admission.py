@@ -1,30 +1,41 @@
-"""Who may start now: places in the executors, dealt to the lanes of all shards.
+"""Who may start now: places, limits, breakers and pauses, dealt to the lanes of all shards.
 
-Engine-wide and exact, because only the core thread runs it. A freed place goes to the head that is
-first by priority, first due time and serial, over all shards; a lane whose task has no place, or no
-handler, holds no other lane (docs/architecture.md, Admission and attempts).
+Engine-wide and exact, because only the core thread runs it. What is freed goes, before that thread
+waits again, to the head that is first by priority, first due time and serial among all that may use
+it; a ticket gets all it needs or nothing (docs/architecture.md, Admission and attempts).
+
+The lanes of one task and target, of whatever shard and priority, are held by the same things: they
+make up a `_Queue`. A queue that is held is put under what holds it and is not looked at again
+before that changes, and a task that is held keeps all its queues from being looked at. So the work
+of a pass depends on what has changed, and not on how much is held.
 """
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
+from parkade.guards import Guards, Hold, Permit, Plan
 from parkade.limits import START_BATCH_MAX
+from parkade.ranking import Rank, Ranking
+from parkade.shard.keys import CLOCK, SUSPECT
 from parkade.shard.lanes import Lane
 from parkade.shard.placement import Placement
+from parkade.shard.retry import expiry_of, is_late
+from parkade.shard.ticket import Ticket
 
 __all__ = ["Admission", "Handlers", "Pick", "ShardLanes"]
 
 
 class Pick(msgspec.Struct, frozen=True, gc=False):
-    """A ticket with a place in hand."""
+    """A ticket with a place in hand, and all else that it needs."""
 
     shard: int
     serial: int
     kind: str
+    permit: Permit
 
 
 class Handlers(Protocol):
@@ -34,123 +45,495 @@ class Handlers(Protocol):
 
 
 class ShardLanes(Protocol):
-    """What admission needs of a shard: its lanes, and whether a ticket is a suspect."""
+    """What admission needs of a shard: its lanes."""
 
     number: int
 
     @property
     def placement(self) -> Placement: ...
-    def is_suspect(self, serial: int) -> bool: ...
+
+
+class _Owner:
+    """The lanes of one shard, for as long as its memory lives. `is_open`: it takes starts now."""
+
+    __slots__ = ("is_current", "is_open", "number", "placement", "posts", "shelf")
+
+    def __init__(self, number: int, placement: Placement) -> None:
+        self.number = number
+        self.placement = placement
+        self.posts: dict[Lane, _Post] = {}
+        self.shelf: set[_Post] = set()  # met while it took no starts
+        self.is_current = True
+        self.is_open = True
+
+
+class _Post:
+    """One lane in its queue."""
+
+    __slots__ = ("lane", "listed", "owner", "queue")
+
+    def __init__(self, owner: _Owner, lane: Lane, queue: "_Queue") -> None:
+        self.owner = owner
+        self.lane = lane
+        self.queue = queue
+        self.listed: Rank | None = None
+
+    def head(self) -> Rank | None:
+        owner, lane = self.owner, self.lane
+        if not lane.window or lane in owner.placement.lanes.passed or not owner.is_current:
+            return None
+        if not owner.is_open:
+            owner.shelf.add(self)
+            return None
+        return lane.head
+
+
+class _Queue:
+    """The lanes of one task and target."""
+
+    __slots__ = ("hold", "key", "listed", "plan", "posts", "size", "task")
+
+    def __init__(self, key: tuple[str, str | None], task: "_Task", plan: Plan) -> None:
+        self.key = key
+        self.task = task
+        self.plan = plan
+        self.posts: Ranking[_Post] = Ranking()
+        self.size = 0  # lanes that are not empty
+        self.hold: Hold | None = None
+        self.listed: Rank | None = None
+
+    def head(self) -> Rank | None:
+        return self.posts.head()
+
+
+class _Task:
+    """The queues of one task that no target holds."""
+
+    __slots__ = ("hold", "kind", "listed", "plan", "queues")
+
+    def __init__(self, kind: str | None, plan: Plan) -> None:
+        self.kind = kind
+        self.plan = plan
+        self.queues: Ranking[_Queue] = Ranking()
+        self.hold: Hold | None = None
+        self.listed: Rank | None = None
+
+    def head(self) -> Rank | None:
+        return self.queues.head()
+
+
+_Held = _Queue | _Task
 
 
 class Admission:
-    """Counts the places in use and hands out the free ones."""
+    """Counts what is in use and hands out what is free."""
 
-    def __init__(self, places: dict[str, int], handlers: Handlers) -> None:
+    def __init__(
+        self, places: dict[str, int], handlers: Handlers, guards: Guards | None = None
+    ) -> None:
         self.places = places
         self.used = dict.fromkeys(places, 0)
+        self.guards = guards or Guards()
         self._handlers = handlers
-        self._suspects_held: list[tuple[ShardLanes, int]] = []
+        self._owners: dict[int, _Owner] = {}
+        self._count = count()
+        self._clocks = (0, 0)  # wall, monotonic: of the last look
         self.suspect_running: tuple[int, int] | None = None  # (shard, serial)
+        self.thinned: set[int] = set()  # shards some of whose windows may want a refill
+        self._lag_ms = 0
+        self._key_timers: list[tuple[int, int, _Owner, str]] = []
+        self._keys_timed: set[tuple[int, str]] = set()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._tasks: dict[str, _Task] = {}
+        self._queues: dict[tuple[str, str | None], _Queue] = {}
+        self._ready: dict[str, Ranking[_Task]] = {kind: Ranking() for kind in self.places}
+        self._held: dict[tuple[str, str], set[_Held]] = {}
+        self._timers: tuple[list[_Timer], list[_Timer]] = ([], [])  # wall, monotonic
+        self.is_stirred = True  # something may start that could not at the last look
 
     @property
     def has_places(self) -> bool:
-        return any(self._has_place(kind) for kind in self.places)
+        return any(self.used[kind] < self.places[kind] for kind in self.places)
 
-    def take(self, shards: Sequence[ShardLanes], now_ms: int) -> Iterator[Pick]:
-        """Tickets to start, best first, while there are places; at most a batch at a time."""
+    # ---------------------------------------------------------------------------------- taking
+
+    def take(
+        self,
+        shards: Sequence[ShardLanes],
+        now_ms: int,
+        mono_ms: int | None = None,
+        settled_ms: int | None = None,
+    ) -> Iterator[Pick]:
+        """Tickets to start, best first, while there is what they need; at most a batch at a time.
+
+        `shards` are those that take starts. `mono_ms` and `settled_ms` None: like the wall clock.
+        """
         if not self.has_places:
             return
-        kinds = self._handlers.kinds()
-        heads = _Heads(shards, kinds, {kind for kind in self.places if self._has_place(kind)})
+        self._look(now_ms, now_ms if mono_ms is None else mono_ms, settled_ms, shards)
         for _ in range(START_BATCH_MAX):
-            pick = self._next(heads, now_ms)
-            if pick is None:
+            permit = self._next()
+            if permit is None:
+                self.is_stirred = False
                 return
-            yield pick
+            yield Pick(permit.shard, permit.serial, permit.kind, permit)
 
-    def _next(self, heads: "_Heads", now_ms: int) -> Pick | None:
+    def _look(
+        self, now_ms: int, mono_ms: int, settled_ms: int | None, shards: Sequence[ShardLanes]
+    ) -> None:
+        was_ms = self._clocks[0]
+        self._clocks = (now_ms, mono_ms)
+        self._watch_lag(0 if settled_ms is None else max(0, now_ms - settled_ms))
+        for owner in self._owners.values():
+            owner.is_open = False
+        for shard in shards:
+            self._open(shard)
+        if self.guards.is_outdated():
+            self.refresh()
+        for owner in self._owners.values():
+            if owner.is_open:
+                self._note_fresh(owner)
+        self._fire(now_ms, mono_ms, went_back=now_ms < was_ms)
+
+    def _open(self, shard: ShardLanes) -> None:
+        """The shard takes starts."""
+        number, placement = shard.number, shard.placement
+        owner = self._owners.get(number)
+        if owner is None or owner.placement is not placement:
+            self.shard_is_gone(number)
+            owner = self._owners[number] = _Owner(number, placement)
+            placement.lanes.watch(_Gate(self, owner))
+        owner.is_open = True
+        if owner.shelf:
+            shelf, owner.shelf = owner.shelf, set()
+            for post in shelf:
+                self._note_post(post)
+
+    def _next(self) -> Permit | None:
+        now_ms, mono_ms = self._clocks
         while True:
-            best = heads.best()
-            if best is None:
+            task = self._first_task()
+            if task is None:
                 return None
-            shard, lane, kind = best
-            serial = shard.placement.pop(lane, now_ms)
-            if serial is None:
+            hold = self.guards.task_hold(task.plan, now_ms, mono_ms)
+            if hold is not None:
+                assert task.kind is not None
+                self._ready[task.kind].remove_first()
+                self._put_under(task, hold)
                 continue
-            heads.put_back(shard, lane)
-            if shard.is_suspect(serial):
-                if self.suspect_running is not None:
-                    self._suspects_held.append((shard, serial))
-                    continue
-                self.suspect_running = (shard.number, serial)
-            self.used[kind] += 1
-            if not self._has_place(kind):
-                heads.free.discard(kind)
-            return Pick(shard.number, serial, kind)
+            queue = task.queues.first()
+            assert queue is not None
+            hold = self.guards.target_hold(queue.plan, now_ms, mono_ms)
+            if hold is not None:
+                task.queues.remove_first()
+                self._put_under(queue, hold)
+                continue
+            post = queue.posts.first()
+            assert post is not None
+            permit = self._take_from(post)
+            if permit is not None:
+                return permit
 
-    def _has_place(self, kind: str) -> bool:
-        return self.used[kind] < self.places[kind]
+    def _first_task(self) -> _Task | None:
+        best: _Task | None = None
+        for kind, ranking in self._ready.items():
+            if self.used[kind] < self.places[kind]:
+                task = ranking.first()
+                if task is not None and (best is None or _rank(task) < _rank(best)):
+                    best = task
+        return best
 
-    def release(self, shard: int, serial: int, kind: str, now_ms: int) -> None:
-        """A place is free: its attempt has physically ended, or never began."""
+    def _take_from(self, post: _Post) -> Permit | None:
+        """The first of a lane, if it is still the best of all once those who may not start have
+        stepped aside. None: the order has to be looked at again."""
+        owner, lane, queue = post.owner, post.lane, post.queue
+        now_ms, mono_ms = self._clocks
+        rank = post.listed
+        owner.placement.clear_head(lane, now_ms)
+        serial = None
+        if lane.window and lane.head == rank:
+            serial = owner.placement.pop(lane, now_ms)
+        else:
+            self.thinned.add(owner.number)
+        self._note_fresh(owner)
+        if serial is None:
+            return None
+        ticket = owner.placement.memory.hot[serial]
+        kind = queue.task.kind
+        assert kind is not None
+        permit = Permit(owner.number, serial, kind, queue.plan, ticket.key)
+        if ticket.is_suspect:
+            self.suspect_running = (owner.number, serial)
+            permit.is_suspect = True
+        self.guards.begin(permit, now_ms, mono_ms)
+        self.used[kind] += 1
+        return permit
+
+    # -------------------------------------------------------------------------------- freeing
+
+    def release(self, permit: Permit, now_ms: int) -> None:
+        """Its attempt has physically ended, however: what it had goes to who is first."""
+        kind = permit.kind
         self.used[kind] -= 1
         assert self.used[kind] >= 0, (kind, self.used)
-        if self.suspect_running == (shard, serial):
+        for freed in self.guards.end(permit, now_ms):
+            self.wake(*freed)
+        if permit.is_suspect:
             self.suspect_running = None
-            held, self._suspects_held = self._suspects_held, []
-            for owner, waiting in held:
-                owner.placement.give_back(waiting, now_ms)
+            for owner in self._owners.values():
+                owner.placement.lanes.hand_on(SUSPECT)
+        self.is_stirred = True
 
-    def shard_is_gone(self, shard: int) -> None:
-        """Its memory was thrown away: what was held for it is found again by its recovery."""
-        self._suspects_held = [item for item in self._suspects_held if item[0].number != shard]
+    def undo(self, permit: Permit, now_ms: int) -> None:
+        """Its attempt never began: rates count it no more."""
+        self.guards.undo(permit)
+        self.release(permit, now_ms)
+
+    def wake(self, kind: str, name: str) -> None:
+        """What (kind, name) held is looked at again."""
+        for held in self._held.pop((kind, name), ()):
+            self._let_go(held)
+
+    def hand_on_key(self, key: str) -> None:
+        """More of a key may run than before."""
+        for owner in self._owners.values():
+            owner.placement.lanes.hand_on_all(key)
+        self.is_stirred = True
+
+    def shard_is_gone(self, number: int) -> None:
+        """Its memory was thrown away: what waited there is found again by its recovery."""
+        owner = self._owners.pop(number, None)
+        if owner is not None:
+            owner.is_current = False
+            for post in owner.posts.values():
+                self._shrink(post.queue)
+            owner.posts.clear()
+            owner.shelf.clear()
+
+    def refresh(self) -> None:
+        """Tasks were registered, or numbers set: everything is sorted anew. Walks all lanes."""
+        self.guards.renew()
+        self._begin_anew()
+        for owner in self._owners.values():
+            owner.posts.clear()
+            owner.shelf.clear()
+            for _, lane in owner.placement.lanes.sorted_heads():
+                self._note(owner, lane)
+
+    # --------------------------------------------------------------------------------- noting
+
+    def _note_fresh(self, owner: _Owner) -> None:
+        """Lanes whose heads have changed since the last time."""
+        for lane in owner.placement.lanes.take_fresh():
+            self._note(owner, lane)
+
+    def _note(self, owner: _Owner, lane: Lane) -> None:
+        post = owner.posts.get(lane)
+        if not lane.window:
+            if post is not None:
+                del owner.posts[lane]
+                self._shrink(post.queue)
+            return
+        if post is None:
+            task, target, _ = lane.key
+            queue = self._queue(task, target)
+            queue.size += 1
+            post = owner.posts[lane] = _Post(owner, lane, queue)
+        self._note_post(post)
+
+    def _note_post(self, post: _Post) -> None:
+        post.queue.posts.note(post)
+        self._list(post.queue)
+
+    def _list(self, queue: _Queue) -> None:
+        """Puts a queue, and its task, where they are found if they may start."""
+        if queue.hold is None:
+            task = queue.task
+            task.queues.note(queue)
+            if task.hold is None and task.kind is not None:
+                self._ready[task.kind].note(task)
+                self.is_stirred = True
+
+    def _queue(self, task_name: str, target: str | None) -> _Queue:
+        queue = self._queues.get((task_name, target))
+        if queue is None:
+            plan = self.guards.plan_of(task_name, target)
+            task = self._tasks.get(plan.task)
+            if task is None:
+                kind = self._handlers.kinds().get(task_name)
+                task = self._tasks[plan.task] = _Task(kind, plan)
+            queue = self._queues[task_name, target] = _Queue((task_name, target), task, plan)
+        return queue
+
+    def _shrink(self, queue: _Queue) -> None:
+        """One lane of the queue is empty. A queue without any is forgotten, unless it is held: then
+        when it is let go."""
+        queue.size -= 1
+        if queue.size == 0 and queue.hold is None:
+            self._queues.pop(queue.key, None)
+
+    # ---------------------------------------------------------------------------------- holds
+
+    def _put_under(self, held: _Held, hold: Hold) -> None:
+        """Something does not come up again before what holds it changes."""
+        held.hold = hold
+        self._held.setdefault((hold.kind, hold.name), set()).add(held)
+        for timers, due_ms in zip(self._timers, (hold.wall_ms, hold.mono_ms), strict=True):
+            if due_ms is not None:
+                heapq.heappush(timers, (due_ms, next(self._count), held, hold))
+                if len(timers) > 64 + 2 * sum(map(len, self._held.values())):
+                    timers[:] = [timer for timer in timers if timer[2].hold is timer[3]]
+                    heapq.heapify(timers)
+
+    def _let_go(self, held: _Held) -> None:
+        held.hold = None
+        if isinstance(held, _Queue):
+            if held.size:
+                self._list(held)
+            else:
+                self._queues.pop(held.key, None)
+        elif held.kind is not None:
+            self._ready[held.kind].note(held)
+        self.is_stirred = True
+
+    def _fire(self, now_ms: int, mono_ms: int, *, went_back: bool) -> None:
+        """Lets go of what was held until now; of all that waits for a wall clock that went back."""
+        wall, mono = self._timers
+        for timers, until_ms in ((wall, None if went_back else now_ms), (mono, mono_ms)):
+            while timers and (until_ms is None or timers[0][0] <= until_ms):
+                _, _, held, hold = heapq.heappop(timers)
+                if held.hold is hold:
+                    self._held[hold.kind, hold.name].discard(held)
+                    self._let_go(held)
+        while self._key_timers and self._key_timers[0][0] <= mono_ms:
+            _, _, owner, key = heapq.heappop(self._key_timers)
+            self._keys_timed.discard((owner.number, key))
+            if owner.is_current:
+                owner.placement.lanes.hand_on(key)
+                self._note_fresh(owner)
+
+    def wait_ms(self, now_ms: int, mono_ms: int) -> int | None:
+        """How long until time alone may let something start; None: it will not."""
+        if not self.has_places:
+            return None
+        if self.is_stirred:
+            return 0
+        wall, mono = self._timers
+        waits = [wall[0][0] - now_ms] if wall else []
+        waits += [timers[0][0] - mono_ms for timers in (mono, self._key_timers) if timers]
+        return max(0, min(waits)) if waits else None
+
+    # ------------------------------------------------------------------------ tickets by themselves
+
+    def reason_of(self, owner: _Owner, ticket: Ticket) -> str | int | None:
+        """Why a ticket by itself may not start. See `StartGate`."""
+        if ticket.is_suspect and self.suspect_running is not None:
+            return SUSPECT
+        if self._lag_ms and self._is_over_by_wall_clock(ticket):
+            return CLOCK
+        key = ticket.key
+        if key is None:
+            return None
+        mono_ms = self._clocks[1]
+        plan = self.guards.plan_of(ticket.task, ticket.target)
+        if not plan.key_quotas and not self.guards.overrides:
+            return None
+        wait_ms = self.guards.key_wait_ms(plan, key, mono_ms)
+        if wait_ms == 0:
+            return None
+        if (owner.number, key) not in self._keys_timed:
+            self._keys_timed.add((owner.number, key))
+            entry = (mono_ms + wait_ms, next(self._count), owner, key)
+            heapq.heappush(self._key_timers, entry)
+        return key
+
+    def _is_over_by_wall_clock(self, ticket: Ticket) -> bool:
+        """Expired or late, and by the settled clock not: held, neither started nor ended."""
+        now_ms = self._clocks[0]
+        expiry_ms = expiry_of(ticket)
+        if expiry_ms is not None and now_ms - self._lag_ms < expiry_ms <= now_ms:
+            return True
+        max_elapsed_ms = self.guards.max_elapsed_ms(ticket)
+        return is_late(ticket, max_elapsed_ms, now_ms) and not is_late(
+            ticket, max_elapsed_ms, now_ms - self._lag_ms
+        )
+
+    def _watch_lag(self, lag_ms: int) -> None:
+        """The settled clock goes behind the wall clock for a while, or has caught up with it."""
+        was_ms, self._lag_ms = self._lag_ms, lag_ms
+        if was_ms and lag_ms < was_ms:
+            for owner in self._owners.values():
+                owner.placement.lanes.hand_on_all(CLOCK)
+
+    # ----------------------------------------------------------------------------- for people
+
+    def holds(self, shard: int, ticket: Ticket, now_ms: int, mono_ms: int) -> list[Hold]:
+        """Everything that keeps a due ticket from starting now."""
+        kind = self._handlers.kinds().get(ticket.task)
+        if kind is None:
+            return [Hold("handler", ticket.task)]
+        found: list[Hold] = []
+        owner = self._owners.get(shard)
+        if owner is not None:
+            reason = owner.placement.lanes.keys.reasons.get(ticket.serial)
+            if reason == SUSPECT:
+                found.append(Hold("suspect", ""))
+            elif reason == CLOCK:
+                found.append(Hold("clock", ""))
+            elif ticket.key is not None and not owner.placement.lanes.keys.has_room(ticket):
+                found.append(Hold("key", ticket.key))
+        plan = self.guards.plan_of(ticket.task, ticket.target)
+        found += self.guards.all_holds(plan, ticket.key, now_ms, mono_ms)
+        if self.used[kind] >= self.places[kind] > 0:
+            found.append(Hold("place", kind))
+        return found
+
+    def about(self, hold: Hold) -> str:
+        """What is to be said of a hold: why a breaker is open, who paused, how many places."""
+        if hold.kind == "breaker" and hold.name in self.guards.circuits:
+            return self.guards.circuits[hold.name].cause
+        if hold.kind == "pause" and hold.name in self.guards.pauses:
+            return self.guards.pauses[hold.name].reason
+        return str(self.places.get(hold.name, ""))
+
+    def held_by(self, kind: str, name: str) -> int:
+        """How many due tickets wait behind (kind, name), about: those in memory and the rows of
+        their lanes. Walks the lanes of what it holds."""
+        held = self._held.get((kind, name), set())
+        total = 0
+        for owner in self._owners.values():
+            rows: Mapping[int, int] = owner.placement.lanes.rows
+            for lane, post in owner.posts.items():
+                if post.queue in held or post.queue.task in held:
+                    number = -1 if lane.number is None else lane.number
+                    total += len(lane) + len(lane.ranks) + rows.get(number, 0)
+        return total
 
 
-_Entry: TypeAlias = "tuple[tuple[int, int, int], int, ShardLanes, Lane, Iterator[Lane] | None]"
+_Timer = tuple[int, int, _Held, Hold]
 
 
-class _Heads:
-    """The lanes of all shards that have a head, best first, for one round.
+class _Gate:
+    """What a shard's keys ask."""
 
-    A shard gives its lanes in order, so that one of each is looked at, and the next when that one
-    is taken: a round costs what it starts, and one look at each lane that it has to pass by. Those
-    are left out of the rest of the round: within one, places only go. `free` are the executors
-    that have places and handlers; without any, the round is over.
-    """
+    __slots__ = ("_admission", "_owner")
 
-    def __init__(
-        self, shards: Sequence[ShardLanes], kinds: Mapping[str, str], free: set[str]
-    ) -> None:
-        self._kinds = kinds
-        self.free = free & set(kinds.values())
-        self._count = count()
-        self._heap: list[_Entry] = []
-        if self.free:
-            for shard in shards:
-                self._go_on(shard, shard.placement.heads())
+    def __init__(self, admission: Admission, owner: _Owner) -> None:
+        self._admission = admission
+        self._owner = owner
 
-    def best(self) -> tuple[ShardLanes, Lane, str] | None:
-        """Takes the lane out, with the executor of its task; `put_back` it when it has been
-        popped."""
-        while self._heap and self.free:
-            _, _, shard, lane, following = heapq.heappop(self._heap)
-            if following is not None:
-                self._go_on(shard, following)
-            kind = self._kinds.get(lane.key[0])
-            if kind in self.free:
-                return shard, lane, kind
-        return None
+    def places(self, ticket: Ticket) -> int:
+        guards = self._admission.guards
+        plan = guards.plan_of(ticket.task, ticket.target)
+        assert ticket.key is not None, ticket.serial
+        return guards.key_places(plan, ticket.key)
 
-    def put_back(self, shard: ShardLanes, lane: Lane) -> None:
-        if lane.window:  # what is still being read is in no round
-            heapq.heappush(self._heap, (lane.head, next(self._count), shard, lane, None))
+    def holds(self, ticket: Ticket) -> str | int | None:
+        return self._admission.reason_of(self._owner, ticket)
 
-    def _go_on(self, shard: ShardLanes, lanes: Iterator[Lane]) -> None:
-        """The next of a shard's lanes that may start."""
-        kinds, free = self._kinds, self.free
-        for lane in lanes:
-            if kinds.get(lane.key[0]) in free and lane.window:
-                entry = (lane.head, next(self._count), shard, lane, lanes)
-                heapq.heappush(self._heap, entry)
-                return
+
+def _rank(task: _Task) -> Rank:
+    assert task.listed is not None
+    return task.listed

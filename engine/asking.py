@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from parkade.asks import Ask, AwaitEnd, Inquiry, StopWaiting
 from parkade.errors import BlockingInEventLoop
 from parkade.inbox import Inbox
-from parkade.shard.commands import Command
+from parkade.shard.commands import Command, Submit
 from parkade.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
@@ -66,8 +66,11 @@ class Asker:
             return request.finish([])
         waiter = ThreadWaiter(len(request.asks))
         if request.sizes:
+            valve = self._inbox.valve
+            if valve is not None:
+                valve.enter(sum(_due_counts(request)))
             self._inbox.enter(sum(request.sizes))
-        self._inbox.put(_asks(request, waiter))
+        self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
         try:
             if not self._drive.wait_for(waiter, timeout_s):
                 raise TimeIsUp
@@ -84,8 +87,11 @@ class Asker:
             return request.finish([])
         waiter = LoopWaiter(asyncio.get_running_loop(), len(request.asks))
         if request.sizes:
+            valve = self._inbox.valve
+            if valve is not None:
+                await valve.aenter(sum(_due_counts(request)))
             await self._inbox.aenter(sum(request.sizes))
-        self._inbox.put(_asks(request, waiter))
+        self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
         self._drive.stir()
         try:
             if not await waiter.wait(timeout_s):
@@ -109,11 +115,27 @@ class Asker:
             self._inbox.put(gone)
 
 
-def _asks(request: Request[Any], waiter: ThreadWaiter | LoopWaiter) -> list[tuple[int, Ask]]:
+def _asks(
+    request: Request[Any], waiter: ThreadWaiter | LoopWaiter, *, is_counted: bool
+) -> list[tuple[int, Ask]]:
     sizes = request.sizes or (0,) * len(request.asks)
-    return [
+    asks = [
         (shard, Ask(asked, waiter=waiter, slot=slot, size=size, door_bytes=size))
         for slot, ((shard, asked), size) in enumerate(zip(request.asks, sizes, strict=True))
+    ]
+    if is_counted:
+        for (_, ask), count in zip(asks, _due_counts(request), strict=True):
+            ask.due_count = count
+    return asks
+
+
+def _due_counts(request: Request[Any]) -> list[int]:
+    """How many tickets of each command are due at once."""
+    return [
+        sum(draft.due_ms <= draft.at_ms for draft in asked.drafts)
+        if isinstance(asked, Submit)
+        else 0
+        for _, asked in request.asks
     ]
 
 

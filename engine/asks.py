@@ -9,7 +9,17 @@ from parkade.shard.commands import Command
 from parkade.shard.ticket import Ticket
 from parkade.waiters import Waiter, Wakeups
 
-__all__ = ["Ask", "AwaitEnd", "Inquiry", "Look", "PageOf", "Seen", "ShardPage", "StopWaiting"]
+__all__ = [
+    "Ask",
+    "AwaitEnd",
+    "Explain",
+    "Inquiry",
+    "Look",
+    "PageOf",
+    "Seen",
+    "ShardPage",
+    "StopWaiting",
+]
 
 
 class Inquiry(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +32,10 @@ class Look(Inquiry, frozen=True):
     serial: int
     wants_body: bool = False
     wants_history: bool = False
+
+
+class Explain(Look, frozen=True):
+    """Why a ticket is not running: answered by `Facts`, or None when there is none."""
 
 
 class AwaitEnd(Inquiry, frozen=True):
@@ -74,7 +88,7 @@ class ShardPage(msgspec.Struct, frozen=True):
 class Ask:
     """One thing asked of one shard. The answer goes to `slot` of a waiter, or to `then`."""
 
-    __slots__ = ("asked", "door_bytes", "size", "slot", "then", "waiter")
+    __slots__ = ("asked", "door_bytes", "due_count", "size", "slot", "then", "waiter")
 
     def __init__(
         self,
@@ -85,6 +99,7 @@ class Ask:
         then: Callable[[Any, BaseException | None], None] | None = None,
         size: int = 0,
         door_bytes: int = 0,
+        due_count: int = 0,
     ) -> None:
         self.asked = asked
         self.waiter = waiter
@@ -92,6 +107,7 @@ class Ask:
         self.then = then
         self.size = size  # bytes that it may write, about
         self.door_bytes = door_bytes  # held against the door's bound until it is decided
+        self.due_count = due_count  # tickets that were let in as due
 
     @property
     def is_abandoned(self) -> bool:

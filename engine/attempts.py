@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from parkade import limits
 from parkade.admission import Admission, Pick
 from parkade.asks import Ask
+from parkade.guards import Permit
 from parkade.policies import RetryPolicy
 from parkade.shard.commands import (
     Answer,
@@ -51,14 +52,14 @@ class TaskRules(Protocol):
 
 
 class _Attempt:
-    """A place in use: `fence` is -1 until its Started is durable."""
+    """What an attempt has in hand; None when it was let go. `fence` is -1 until its Started is
+    durable."""
 
-    __slots__ = ("fence", "holds_place", "kind")
+    __slots__ = ("fence", "permit")
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, permit: Permit) -> None:
         self.fence = -1
-        self.holds_place = True
+        self.permit: Permit | None = permit
 
 
 class Attempts:
@@ -70,17 +71,23 @@ class Attempts:
         admission: Admission,
         rules: TaskRules,
         runner: AttemptRunner,
+        on_breakers: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
+        """`on_breakers` hears which breakers have opened or closed, when the outcomes that made
+        them do so are durable."""
         self._shards = shards
         self.admission = admission
         self._rules = rules
         self._runner = runner
+        self._on_breakers = on_breakers
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._shard_of: dict[int, int] = {}
         self._jobs: list[Job] = []
+        self._changed: list[str] = []  # breakers, by the outcomes being settled
         self._clock_held: list[tuple[ShardHost, int]] = []
         self.is_admitting = False
         self.is_stopping = False
+        self.runs_nothing = ""  # why, in an engine that is to start nothing
         self.finished = 0
 
     @property
@@ -90,8 +97,8 @@ class Attempts:
 
     # ------------------------------------------------------------------------------- starting
 
-    def admit(self, now_ms: int) -> None:
-        """Starts what may start."""
+    def admit(self, now_ms: int, mono_ms: int | None = None, settled_ms: int | None = None) -> None:
+        """Starts what may start. The other two clocks None: they are like the wall clock."""
         if self._runner.is_loop_closed():
             self._runner.loop_lost()
         self._give_back_clock_held()
@@ -99,16 +106,24 @@ class Attempts:
             return
         open_shards = [shard for shard in self._shards if shard.takes_starts]
         picks: dict[int, list[Pick]] = defaultdict(list)
-        for pick in self.admission.take(open_shards, now_ms):
-            self._attempts[pick.shard, pick.serial] = _Attempt(pick.kind)
+        for pick in self.admission.take(open_shards, now_ms, mono_ms, settled_ms):
+            self._attempts[pick.shard, pick.serial] = _Attempt(pick.permit)
             picks[pick.shard].append(pick)
+        for number in self.admission.thinned:
+            self._shards[number].is_stirred = True
+        self.admission.thinned.clear()
         for number, picked in picks.items():
             self._prepare(self._shards[number], picked)
+
+    def wait_ms(self, now_ms: int, mono_ms: int) -> int | None:
+        """How long until time alone may let something start; None: it will not."""
+        return self.admission.wait_ms(now_ms, mono_ms) if self.is_admitting else None
 
     def stop_admitting(self) -> None:
         """From here on nothing starts."""
         self.is_stopping = True
         self.is_admitting = False
+        self.runs_nothing = "the engine stops"
 
     def _prepare(self, shard: "ShardHost", picks: list[Pick]) -> None:
         """Has the payloads read that are not in memory; what is there starts now."""
@@ -229,19 +244,24 @@ class Attempts:
 
     def settle(self, outcomes: list[Outcome], number: int) -> None:
         for outcome in outcomes:
-            self._free_place(number, outcome.serial)
+            self._end(number, outcome)
+        changed, self._changed = self._changed, []
         for listed, size in _split(outcomes):
-            self._put_settle(self._shards[number], listed, size)
+            self._put_settle(self._shards[number], listed, size, changed)
 
-    def _put_settle(self, shard: "ShardHost", outcomes: list[Outcome], size: int) -> None:
+    def _put_settle(
+        self, shard: "ShardHost", outcomes: list[Outcome], size: int, changed: Sequence[str]
+    ) -> None:
         def settled(answers: list[Any] | None, error: BaseException | None) -> None:
             """Durable, or thrown away with its shard's memory: then it is settled again, which an
             outcome that was durable after all does not mind."""
             if answers is None and shard.status == "recovering":
-                self._put_settle(shard, outcomes, size)
+                self._put_settle(shard, outcomes, size, changed)
                 return
             for outcome in outcomes:
                 self._forget(shard.number, outcome)
+            if changed and self._on_breakers is not None:
+                self._on_breakers(changed)
 
         shard.put(Ask(Settle(outcomes), then=settled, size=size))
 
@@ -251,16 +271,22 @@ class Attempts:
         if attempt is not None and attempt.fence == outcome.fence:
             del self._attempts[number, outcome.serial]
 
-    def _free_place(self, number: int, serial: int) -> None:
-        attempt = self._attempts.get((number, serial))
-        if attempt is not None and attempt.holds_place:
-            attempt.holds_place = False
-            self.admission.release(number, serial, attempt.kind, self._shards[number].host.now_ms)
+    def _end(self, number: int, outcome: Outcome) -> None:
+        """The attempt has physically ended: its breaker hears how, and what it had is free."""
+        attempt = self._attempts.get((number, outcome.serial))
+        if attempt is not None and attempt.permit is not None:
+            permit, attempt.permit = attempt.permit, None
+            now_ms = self._shards[number].host.now_ms
+            name = permit.plan.breaker
+            if self.admission.guards.report(permit, outcome, now_ms) and name is not None:
+                self._changed.append(name)
+            self.admission.release(permit, now_ms)
 
     def _release(self, number: int, serial: int) -> None:
-        """A place whose attempt never began."""
-        self._free_place(number, serial)
-        self._attempts.pop((number, serial), None)
+        """What was in hand for an attempt that never began is free again."""
+        attempt = self._attempts.pop((number, serial), None)
+        if attempt is not None and attempt.permit is not None:
+            self.admission.undo(attempt.permit, self._shards[number].host.now_ms)
 
     # --------------------------------------------------------------------------- lost attempts
 

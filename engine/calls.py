@@ -156,6 +156,12 @@ class Definition:
         """Whether every ticket gets a unique from a template."""
         return self._unique is not None
 
+    @property
+    def constant_target(self) -> str | None:
+        """The target of every ticket, unless a submit gives another; None: it has none, or it
+        depends on the arguments."""
+        return self._constants.get("target")
+
     def call(
         self,
         encoded: tuple[bytes, Mapping[str, Any]],

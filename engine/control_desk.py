@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from parkade.facts import held_fact, list_facts, show_facts, status_facts
+from parkade.facts import held_fact, list_facts, show_facts, status_facts, why_facts
 from parkade.redacting import redact_arguments
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ __all__ = ["control_handlers"]
 def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
     """By name; each takes the request's arguments and gives plain values.
 
-    `status` takes none; `ls` state, task, key, limit, cursor; `show` id.
+    `status` takes none; `ls` state, task, key, limit, cursor; `show` and `why` id.
     """
 
     def status(_: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,5 +42,6 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
     return {
         "status": status,
         "ls": lambda args: list_facts(engine.desk("ls"), args),
+        "why": lambda args: why_facts(engine.desk("why"), args.get("id", "")),
         "show": show,
     }

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import asking
 from parkade.asking import Request
-from parkade.asks import AwaitEnd, Look, Seen
+from parkade.asks import AwaitEnd, Explain, Look, Seen
 from parkade.attempt import RUNNING as RUNNING_ATTEMPT
 from parkade.control import ControlServer
-from parkade.durations import datetime_of, duration_text, span_text
+from parkade.durations import datetime_of, duration_text
 from parkade.errors import (
     ConfigError,
     EngineClosed,
@@ -35,7 +35,8 @@ from parkade.shard.ticket import TicketId, parse_id
 from parkade.showing import attempt_infos, ticket_info
 from parkade.telling import tell
 from parkade.verdicts import reason_text
-from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
+from parkade.views import AttemptInfo, CancelOutcome, TicketInfo, Why
+from parkade.why import Facts, explain, held_text
 
 if TYPE_CHECKING:
     from parkade.tasks import Task
@@ -101,6 +102,30 @@ class Desk:
 
         return Request(call, _twin(call), [(self._shard(known), Look(known.serial))], finish)
 
+    def why(self, ticket_id: str, call: str) -> Request[Why]:
+        salt = self.runtime.salt
+        return self._facts(ticket_id, call, lambda facts: explain(facts, salt))
+
+    def held(self, ticket_id: str, call: str) -> Request[str | None]:
+        """What holds a ready ticket, in a few words; None: nothing does."""
+        salt = self.runtime.salt
+        return self._facts(ticket_id, call, lambda facts: held_text(facts, salt))
+
+    def _facts(self, ticket_id: str, call: str, tell: Callable[[Facts], T]) -> Request[T]:
+        known = self.parse(ticket_id)
+
+        def finish(answers: list[Any]) -> T:
+            answer = answers[0]
+            if isinstance(answer, Seen):  # read from the files
+                now_ms = self.runtime.clock.now_ms()
+                nobody = "no engine runs on this directory"
+                answer = Facts(answer.ticket, now_ms, runs_nothing=nobody)
+            if answer is None:
+                raise self._unknown(ticket_id)
+            return tell(answer)
+
+        return Request(call, _twin(call), [(self._shard(known), Explain(known.serial))], finish)
+
     def attempts(self, ticket_id: str) -> Request[Sequence[AttemptInfo]]:
         known = self.parse(ticket_id)
 
@@ -163,29 +188,12 @@ class Desk:
             max_attempts=runtime.policy_of(ticket).max_attempts,
         )
 
-    def result_timeout(self, info: TicketInfo, waited_ms: int | None) -> ResultTimeout:
-        now_ms = self.runtime.clock.now_ms()
-        standing = f"It is {info.state}"
-        if info.state == "scheduled":
-            due_ms = int(info.due_at.timestamp() * 1000)
-            standing += f", due in {span_text(max(0, due_ms - now_ms))}"
-        elif info.state == "running":
-            standing += f", attempt {info.attempts}"
-        held = self.held_because(info.state, info.task)
-        if held is not None:
-            standing += f", held: {held}"
+    def result_timeout(self, ticket_id: str, why: Why, waited_ms: int | None) -> ResultTimeout:
+        standing = (
+            f"It is {why.text}" if why.state != "scheduled" else f"It is scheduled, {why.text}"
+        )
         standing += self.runtime.drive.advice
-        return ResultTimeout(info.id, waited_ms=waited_ms or 0, why=standing)
-
-    def held_because(self, state: str, task: str) -> str | None:
-        """What keeps a ready ticket from being started, where it is the code of this process."""
-        if state != "ready":
-            return None
-        if not self.runtime.options.has_attempts:
-            return "this engine was opened with run=False"
-        if self.runtime.tasks.task_of(task) is None:
-            return f'no task "{task}" is registered'
-        return None
+        return ResultTimeout(ticket_id, waited_ms=waited_ms or 0, why=standing)
 
     def until(self, until_ms: int) -> str:
         return f"kept until {datetime_of(until_ms).isoformat(timespec='minutes')}"

@@ -12,16 +12,17 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
 from msgspec import UNSET
 
-from parkade import finding
+from parkade import finding, steering
 from parkade.asking import check_not_on_loop
 from parkade.calls import Call
-from parkade.checks import check_count
+from parkade.checks import check_choice, check_count
 from parkade.clock import Clock, SystemClock
 from parkade.control_desk import control_handlers
 from parkade.dead import DeadLetters
@@ -35,6 +36,7 @@ from parkade.policies import RetryPolicy, as_policy
 from parkade.remarks import remark_on_open
 from parkade.runtime import Runtime, RuntimeOptions
 from parkade.stats import read_stats
+from parkade.steering import Breakers, Limits
 from parkade.submitting import Submitting, chunks
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
@@ -58,8 +60,10 @@ class Engine(Tasks):
     `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
     loss, "process" survives kill -9, "memory" survives nothing (tests). `threads` and
     `async_limit`: how many plain and async handlers run at a time. `keep_done`: how long ended
-    tickets are kept. `max_payload`: bytes of one payload or result. `lock_wait`: how long to wait
-    for a process that is leaving the directory. `run=False` opens for submitting only.
+    tickets are kept. `max_ready`: when so many tickets are ready, a submit of one that is due
+    raises `Backpressure`, or waits (`when_full="wait"`; never in a handler). `max_payload`: bytes
+    of one payload or result. `lock_wait`: how long to wait for a process that is leaving the
+    directory. `run=False` opens for submitting only.
 
     Raises `ConfigError` for options that cannot be right; opening raises `EngineInUse`,
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
@@ -74,6 +78,8 @@ class Engine(Tasks):
         threads: int = 32,
         async_limit: int = 1000,
         keep_done: Duration | None = "24h",
+        max_ready: int | None = None,
+        when_full: Literal["error", "wait"] = "error",
         max_payload: int = PAYLOAD_BYTES_MAX,
         lock_wait: Duration = "5s",
         default_retry: RetryPolicy | int | None = _AUTO,
@@ -90,6 +96,7 @@ class Engine(Tasks):
             if shards > SHARDS_MAX:
                 raise ConfigError.option("Engine", "shards", shards, f"use 1 to {SHARDS_MAX}")
         _check_durability(durability)
+        check_choice("Engine", "when_full", when_full, ("error", "wait"))
         self.path: str = os.path.abspath(os.fspath(path))
         self._clock: Clock = SystemClock() if clock is None else clock
         self._shards = shards
@@ -110,6 +117,8 @@ class Engine(Tasks):
             max_payload=check_count("Engine", "max_payload", max_payload),
             keep_done_ms=keep_ms,
             has_attempts=run,
+            max_ready=None if max_ready is None else check_count("Engine", "max_ready", max_ready),
+            when_full=when_full,
         )
         self._desk: Desk | None = None
         self._submitting: Submitting | None = None
@@ -117,6 +126,8 @@ class Engine(Tasks):
         self.engine = self
         self.default_policy = policy
         self.dead = DeadLetters(self)
+        self.breakers = Breakers(self)
+        self.limits = Limits(self)
         self.include(*include)
 
     @property
@@ -362,14 +373,34 @@ class Engine(Tasks):
             )
         )  # fmt: skip
 
+    def pause(
+        self,
+        *,
+        task: str | None = None,
+        target: str | None = None,
+        until: datetime | None = None,
+        reason: str = "",
+    ) -> None:
+        """Starts nothing more of a task, or against a target, until then or until `resume`; after a
+        restart as well. What runs goes on; what waits spends no attempt, but `expires` and
+        `max_elapsed` go on.
+
+        Raises `ConfigError` unless one of the two is given, `NaiveDatetime`, `StorageError`.
+        """
+        steering.pause(self, task=task, target=target, until=until, reason=reason)
+
+    def resume(self, *, task: str | None = None, target: str | None = None) -> None:
+        """Takes a pause back; where there is none, nothing happens."""
+        steering.resume(self, task=task, target=target)
+
     def stats(self) -> Stats:
         """Counts by state and task, kept as tickets change."""
         return read_stats(self.desk("engine.stats").runtime)
 
 
 _OPTIONS = (
-    "shards", "durability", "threads", "async_limit", "keep_done", "max_payload", "lock_wait",
-    "default_retry", "clock", "run", "include",
+    "shards", "durability", "threads", "async_limit", "keep_done", "max_ready", "when_full",
+    "max_payload", "lock_wait", "default_retry", "clock", "run", "include",
 )  # fmt: skip
 
 

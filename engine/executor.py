@@ -77,6 +77,11 @@ class Job:
         self.ticket_id = ticket_id
         self._policy: RetryPolicy | None = None
 
+    @property
+    def target(self) -> str | None:
+        """What the attempt calls."""
+        return self.ticket.target
+
     def policy(self) -> RetryPolicy:
         """The policy of the code of today, with the numbers that the ticket brought."""
         if self._policy is None:
@@ -173,6 +178,11 @@ class Executor:
         """Run coroutines on the caller's loop; None: on a loop of our own, in a thread of its own,
         made when the first one comes."""
         self._attached = None if loop is None else _LoopSide(loop)
+
+    def ask_breakers(self, trips: Callable[[Job, BaseException], bool]) -> None:
+        """`trips` tells whether an error counts as a failure of the target; it is asked where the
+        handler ran."""
+        self._settler.trips = trips
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Begin attempts. Returns at once and never raises: whatever goes wrong is an outcome."""

@@ -23,7 +23,9 @@ from parkade.store.lock import Owner
 from parkade.store.manifest import Manifest
 from parkade.views import State, Stats
 
-__all__ = ["AsShown", "held_fact", "list_facts", "plain", "show_facts", "status_facts"]
+__all__ = [
+    "AsShown", "held_fact", "list_facts", "plain", "show_facts", "status_facts", "why_facts",
+]  # fmt: skip
 
 AsShown = Callable[[str, Any], Any]  # (task, its arguments) -> the arguments as they may be shown
 _STATES = ("ready", "scheduled", "running", "done", "dead", "cancelled", "expired")
@@ -128,13 +130,16 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
     return desk.ask(Request("show", "show", looks, finish))
 
 
+def why_facts(desk: Desk, ticket_id: str) -> dict[str, Any]:
+    """Why a ticket is not running. Raises `UnknownTicket`, and what the desk raises."""
+    return {"id": ticket_id, **plain(desk.ask(desk.why(ticket_id, "why")))}
+
+
 def held_fact(desk: Desk, ticket: Mapping[str, Any]) -> str | None:
     """Why a ticket, as `show_facts` tells of it, is not started by the engine of this desk."""
-    why = desk.held_because(ticket["state"], ticket["task"])
-    if why is None and ticket["state"] == "ready" and ticket["key"] is not None:
-        holders = desk.ask(find(desk, call="show", state="running", key=ticket["key"], limit=1))
-        why = next((f"ticket {info.id} has its key" for info in holders), None)
-    return why
+    if ticket["state"] != "ready":
+        return None
+    return desk.ask(desk.held(ticket["id"], "show"))
 
 
 def _owner_facts(owner: Owner) -> dict[str, Any]:

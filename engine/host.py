@@ -13,13 +13,17 @@ from typing import Any, Protocol
 from parkade import limits
 from parkade.asks import Ask
 from parkade.attempts import Attempts
+from parkade.backpressure import Valve
 from parkade.bell import Bell
 from parkade.clock import Clock, MonoMs, SettledClock, WallMs
 from parkade.inbox import Inbox
+from parkade.levers import Levers
 from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
+from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
 from parkade.waiters import Wakeups
+from parkade.why import gather
 
 __all__ = ["Host", "Recovery"]
 
@@ -46,6 +50,8 @@ class Host:
         self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
         self.shards: list[ShardHost] = []
         self.attempts: Attempts
+        self.levers: Levers | None = None
+        self._due_decided = self._due_before = 0  # due tickets let in: in this pass, in the last
         self._event = Bell()
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outcomes: deque[list[Outcome]] = deque()
@@ -192,9 +198,13 @@ class Host:
         for shard in self.shards:
             shard.hand_frame()
         self.attempts.send_jobs()
+        if self.levers is not None:
+            self.levers.step()
         if self._leaving:
             leaving, self._leaving = self._leaving, 0
             self.inbox.leave(leaving)
+        if self.inbox.valve is not None:
+            self._tell_valve(self.inbox.valve)
         self.wakeups.send()
         self._check_conditions()
         return self._wait_ms()
@@ -209,7 +219,7 @@ class Host:
     def _admit(self) -> None:
         """Which shard an error here comes from is not known: all are recovered from their disks."""
         try:
-            self.attempts.admit(self.now_ms)
+            self.attempts.admit(self.now_ms, self.mono_ms, self.settled_ms)
         except Exception as error:
             for shard in self.open_shards():
                 shard.poison(error)
@@ -249,7 +259,17 @@ class Host:
     def decided(self, ask: Ask) -> None:
         """A submit has left the undecided: the door has its bytes back."""
         self._leaving += ask.door_bytes
-        ask.door_bytes = 0
+        self._due_decided += ask.due_count
+        ask.door_bytes = ask.due_count = 0
+
+    def _tell_valve(self, valve: Valve) -> None:
+        """What a pass has decided is in its lane after the next."""
+        shards = self.open_shards()
+        ready = sum(shard.placement.ready_count for shard in shards)
+        oldest = (shard.placement.oldest_ready_ms() for shard in shards)
+        oldest_ms = min((ms for ms in oldest if ms is not None), default=self.now_ms)
+        valve.tell(ready, max(0, self.now_ms - oldest_ms), self._due_before)
+        self._due_before, self._due_decided = self._due_decided, 0
 
     def _check_conditions(self) -> None:
         if self._conditions:
@@ -272,6 +292,9 @@ class Host:
         if self._posted or self._outcomes or self.inbox:
             return 0
         wait_ms = limits.WAIT_MS_MAX
+        start_ms = self.attempts.wait_ms(self.now_ms, self.mono_ms)
+        if start_ms is not None:
+            wait_ms = min(wait_ms, start_ms)
         for shard in self.shards:
             if not shard.is_open:
                 continue
@@ -296,6 +319,23 @@ class Host:
 
     def shard_recovered(self, shard: ShardHost) -> None:
         self.attempts.give_back_unbegun(shard)
+
+    def explain(self, shard: ShardHost, ask: Ask, ticket: Ticket) -> None:
+        """Answers why a ticket is not running, once what was seen for it is durable: the ticket in
+        its shard, what holds it in the house."""
+        core, levers = shard.core, self.levers
+        assert levers is not None
+        facts = gather(shard, ticket, self.attempts, self.mono_ms)
+
+        def told(error: Exception | None) -> None:
+            if error is not None:
+                ask.fail(self.failure(shard.number, error), self.wakeups)
+            elif shard.is_open and shard.core is core:
+                shard.hold(ask, facts)
+            else:
+                shard.put(ask)
+
+        levers.when_durable(told)
 
     def open_shards(self) -> Sequence[ShardHost]:
         return [shard for shard in self.shards if shard.is_open]

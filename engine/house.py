@@ -1,19 +1,31 @@
 """The house: the engine-wide journal and store. Without it the engine does not open.
 
-It keeps what belongs to no shard: the serial leases today; pauses, breakers, limits and schedules
-have their records (docs/architecture.md, The house). Same files, same recovery as a shard's.
+It keeps what belongs to no shard: the serial leases, pauses, breakers that are not closed, and the
+limits that operators set (docs/architecture.md, The house). Same files, same recovery as a shard's.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
 
+from parkade.guards import Pause
 from parkade.opening import Identity
 from parkade.store.batch import Batch
 from parkade.store.disk import Disk
+from parkade.store.errors import StoreError
 from parkade.store.journal import Journal, Sizing
 from parkade.store.parked import Parked
-from parkade.store.record import Leased, Record, decode_records, encode_records
+from parkade.store.record import (
+    BreakerSet,
+    Leased,
+    LimitSet,
+    Paused,
+    Record,
+    Resumed,
+    decode_records,
+    encode_records,
+)
 from parkade.store.snapshot import Snapshot
 
 __all__ = ["HOUSE_NUMBER", "House", "HouseState", "read_state"]
@@ -26,11 +38,38 @@ class HouseState(msgspec.Struct, array_like=True):
     """All that the house knows; new fields go at the end, with a default."""
 
     lease_until: int = 0
+    breakers: dict[str, bytes] = {}
+    pauses: dict[str, Pause] = {}
+    limits: dict[str, bytes] = {}
 
     def apply(self, record: Record) -> None:
         """Live and replay alike; a record of another kind changes nothing."""
-        if isinstance(record, Leased):
-            self.lease_until = max(self.lease_until, record.until)
+        match record:
+            case Leased():
+                self.lease_until = max(self.lease_until, record.until)
+            case BreakerSet():
+                _set(self.breakers, record.name, record.state or None)
+            case Paused():
+                self.pauses[record.scope] = Pause(record.until_ms, record.reason)
+            case Resumed():
+                self.pauses.pop(record.scope, None)
+            case LimitSet():
+                _set(self.limits, record.scope, record.value)
+            case _:
+                return
+
+    def forget_pauses(self, settled_ms: int) -> None:
+        """Drops the pauses that are over."""
+        for scope, pause in list(self.pauses.items()):
+            if pause.until_ms is not None and pause.until_ms <= settled_ms:
+                del self.pauses[scope]
+
+
+def _set(rows: dict[str, bytes], name: str, row: bytes | None) -> None:
+    if row is None:
+        rows.pop(name, None)
+    else:
+        rows[name] = row
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,11 +79,18 @@ _decode = msgspec.msgpack.Decoder(HouseState).decode
 class House:
     """Used by one thread at a time."""
 
-    def __init__(self, journal: Journal, store: Parked, state: HouseState) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        store: Parked,
+        state: HouseState,
+        reopen: "Callable[[], House] | None" = None,
+    ) -> None:
         self.journal = journal
         self.store = store
         self.state = state
         self.lsn = journal.last_lsn
+        self._reopen = reopen
 
     @classmethod
     def open(
@@ -78,7 +124,12 @@ class House:
         except BaseException:
             store.close()
             raise
-        return cls(journal, store, _recover(journal, store))
+        lasting = Identity(identity.path, identity.salt, identity.durability, is_new=False)
+
+        def reopen() -> House:
+            return cls.open(disk, lasting, sizing=sizing, entropy=entropy)
+
+        return cls(journal, store, _recover(journal, store), reopen)
 
     def append(self, records: list[Record]) -> None:
         """Durable on return. Raises what a journal raises."""
@@ -87,8 +138,19 @@ class House:
         for record in records:
             self.state.apply(record)
 
+    def recover(self) -> None:
+        """After a failed append: lets the files go, and is what they hold. Raises what `open` does;
+        it may then be tried again."""
+        assert self._reopen is not None
+        with contextlib.suppress(StoreError):
+            self.close(is_clean=False)
+        fresh = self._reopen()
+        self.journal, self.store, self.state = fresh.journal, fresh.store, fresh.state
+        self.lsn = fresh.lsn
+
     def checkpoint(self, *, now_ms: int, settled_ms: int) -> None:
         """Makes the store equal to the state, and drops the journal behind it."""
+        self.state.forget_pauses(settled_ms)
         batch = Batch(self.lsn, self.journal.epoch, now_ms, settled_ms, {})
         batch.heads[_STATE_ROW] = _encode(self.state)
         self.store.commit(batch)

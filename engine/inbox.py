@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from parkade.asks import Ask
+from parkade.backpressure import Valve
 from parkade.waiters import Wakeups
 
 __all__ = ["Inbox"]
@@ -22,6 +23,7 @@ class Inbox:
         self._bytes_max = bytes_max
         self._wake = wake
         self._asks: deque[tuple[int, Ask]] = deque()
+        self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0
         self._closed: BaseException | None = None
         self._room = threading.Condition()
@@ -38,6 +40,8 @@ class Inbox:
     def close(self, error: BaseException) -> None:
         """Nobody takes any more: who is there and who still comes gets the error."""
         self._closed = error
+        if self.valve is not None:
+            self.valve.close()
         self._fail_all(error)
         self.leave(0)
         with self._room:

@@ -18,6 +18,7 @@ __all__ = [
     "FIND_SCAN_MAX",
     "FORGET_MAX",
     "FRAME_MARGIN_BYTES",
+    "HOUSE_JOURNAL_BYTES",
     "IDLE_COVER_MS",
     "LOAD_CHUNK",
     "LOST_CHUNK",
@@ -57,6 +58,7 @@ CHECKPOINT_JOURNAL_BYTES = 64_000_000
 CHECKPOINT_SEGMENTS_MAX = 16  # every open begins one: being killed again and again fills no disk
 CHECKPOINT_AGE_MS = 5_000
 CHECKPOINT_RETRY_MS = 1_000
+HOUSE_JOURNAL_BYTES = 256_000  # some thousand changes of breakers; then the house is checkpointed
 RECOVERY_RETRY_MS = 1_000  # without a free descriptor
 ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clock
 

@@ -31,6 +31,7 @@ __all__ = [
     "StoredRetry",
     "Waits",
     "as_policy",
+    "checked_rate",
 ]
 
 Jitter: TypeAlias = Literal["full", "equal", "none"]
@@ -426,7 +427,7 @@ class Limit:
             concurrency=None
             if concurrency is None
             else check_count("Limit", "concurrency", concurrency),
-            rate=None if rate is None else _checked_rate(rate),
+            rate=None if rate is None else checked_rate("Limit", rate),
             burst=None if burst is None else check_count("Limit", "burst", burst),
             per=check_choice("Limit", "per", per, ("task", "target", "key")),
         )
@@ -444,12 +445,13 @@ def _span(call: str, name: str, value: Any) -> int:
     return ms
 
 
-def _checked_rate(rate: object) -> tuple[int, int]:
+def checked_rate(call: str, rate: object) -> tuple[int, int]:
+    """Starts, and the span in ms, of a rate as people give it. Raises `ConfigError`."""
     given = rate
     pair = cast(tuple[object, ...], rate) if isinstance(rate, tuple) else ()
     if len(pair) != 2:
-        refuse("Limit", "rate", given, '(starts, span), like (100, "1m")')
-    return check_count("Limit", "rate", pair[0]), _span("Limit", "rate", pair[1])
+        refuse(call, "rate", given, '(starts, span), like (100, "1m")')
+    return check_count(call, "rate", pair[0]), _span(call, "rate", pair[1])
 
 
 _BACKOFF = Backoff()

@@ -14,14 +14,17 @@ from concurrent.futures import Future
 from parkade.admission import Admission
 from parkade.asking import Asker
 from parkade.attempts import Attempts
+from parkade.backpressure import Valve
 from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
 from parkade.drive import Drive
 from parkade.errors import EngineClosed
 from parkade.executor import Job
+from parkade.guards import Guards
 from parkade.host import Host
 from parkade.house import House
 from parkade.io import ShardIO, Writer
+from parkade.levers import Levers
 from parkade.opening import Identity, OpenShard, open_shard
 from parkade.policies import RetryPolicy
 from parkade.serials import Serials
@@ -56,7 +59,8 @@ class RuntimeOptions:
 
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "keep_done_ms", "make_drive", "max_payload", "open_store", "sizing", "threads",
+        "keep_done_ms", "make_drive", "max_payload", "max_ready", "open_store", "sizing", "threads",
+        "when_full",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +73,8 @@ class RuntimeOptions:
         max_payload: int,
         keep_done_ms: int | None,
         has_attempts: bool,
+        max_ready: int | None = None,
+        when_full: str = "error",
         disk: Disk | None = None,
         open_store: Callable[..., Parked] = Parked.open,
         sizing: Sizing | None = None,
@@ -82,6 +88,8 @@ class RuntimeOptions:
         self.max_payload = max_payload
         self.keep_done_ms = keep_done_ms
         self.has_attempts = has_attempts
+        self.max_ready = max_ready
+        self.when_full = when_full
         self.disk: Disk = disk or RealDisk()
         self.open_store = open_store
         self.sizing = sizing or Sizing()
@@ -221,9 +229,24 @@ class Runtime:
         ]
         self.host.shards = self.shards
         places = {"thread": options.threads, "loop": options.async_limit}
-        admission = Admission(places, self)
-        self.attempts = Attempts(self.shards, admission, self, self.executor)
-        self.host.attempts = self.attempts
+        state = self.house.state
+        guards = Guards(
+            self.tasks, mono, pauses=state.pauses, breakers=state.breakers, overrides=state.limits
+        )
+        admission = Admission(places, self, guards)
+        self.levers = Levers(self.house, self._house_io, admission, self.host, self.drive)
+        self.attempts = Attempts(
+            self.shards, admission, self, self.executor, self.levers.note_breakers
+        )
+        if not options.has_attempts:
+            self.attempts.runs_nothing = "this engine was opened with run=False"
+        self.executor.ask_breakers(lambda job, error: guards.trips(job.task, job.target, error))
+        self.host.attempts, self.host.levers = self.attempts, self.levers
+        for shard in self.shards:
+            shard.explain = self.host.explain
+        if options.max_ready is not None:
+            waits = options.when_full == "wait" and self.drive.has_threads
+            self.host.inbox.valve = Valve(options.max_ready, waits=waits)
         for shard, future in zip(self.shards, opened, strict=True):
             error = future.exception()
             if error is None:
@@ -405,6 +428,7 @@ class Runtime:
         if self._is_closed:
             return is_clean
         self._is_closed = True
+        self.levers.finish()
         try:
             for shard in self.shards:
                 try:

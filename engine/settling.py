@@ -84,6 +84,8 @@ class Settler:
         self._entropy = entropy
         self._result_bytes_max = result_bytes_max
         self._folding = _Folding()
+        # Whether an error counts against the target; the engine's breakers say.
+        self.trips: Callable[[Job, BaseException], bool] = _never
 
     def returned(self, job: "Job", attempt: Attempt, value: Any, ran_ms: int) -> Outcome:
         """The handler returned `value`."""
@@ -116,7 +118,8 @@ class Settler:
             after = _described(error)
             text = f"{text}; then {after.type}: {after.message}"
             trace = after.traceback
-        return self._unknown(job, "timeout", ErrorText("TimeoutError", text, trace), ran_ms)
+        text_of = ErrorText("TimeoutError", text, trace)
+        return self._unknown(job, "timeout", text_of, ran_ms, strikes=True)
 
     def lost(self, job: "Job", why: str) -> Outcome:
         """Nobody will hear of the attempt again, and it had begun."""
@@ -177,13 +180,14 @@ class Settler:
         )
         if wait_ms is None:
             return self._outcome(job, "failed", error=text)
-        return self._transient(job, text, wait_ms)
+        return self._transient(job, text, wait_ms, strikes=self._trips(job, error))
 
     def _judged(self, job: "Job", verdict: Verdict | Cancelled, text: ErrorText) -> Outcome:
         reason = str(verdict.reason)
         match verdict:
             case RetryAfter():
-                return self._transient(job, text, job.policy().hinted_wait_ms(verdict.after_ms))
+                wait_ms = job.policy().hinted_wait_ms(verdict.after_ms)
+                return self._transient(job, text, wait_ms, strikes=self._trips(job, verdict))
             case Snooze():
                 now_ms = self._clock.now_ms()
                 wait_ms = max(0, verdict.due_ms(now_ms) - now_ms)
@@ -193,10 +197,17 @@ class Settler:
             case Cancelled():
                 return self._outcome(job, "cancelled", reason=reason)
             case Unsafe():
-                return self._outcome(job, "unsafe", error=text)
+                return self._outcome(job, "unsafe", error=text, strikes=True)
             case Ambiguous():
-                return self._outcome(job, "ambiguous", error=text)
+                return self._outcome(job, "ambiguous", error=text, strikes=True)
         return self._outcome(job, "failed", error=text)
+
+    def _trips(self, job: "Job", error: BaseException) -> bool:
+        """A subclass hook of the user's types may raise: then it is no failure of the target."""
+        try:
+            return self.trips(job, error)
+        except Exception:
+            return False
 
     def _broken_policy(self, job: "Job", error: BaseException, asked_about: ErrorText) -> Outcome:
         """The policy's own error buries the ticket, and says what it was asked about."""
@@ -216,8 +227,11 @@ class Settler:
             return self._outcome(job, "failed", error=ErrorText("TypeError", text))
         return self._outcome(job, "result_lost", error=describe(error))
 
-    def _unknown(self, job: "Job", kind: str, text: ErrorText, ran_ms: int = 0) -> Outcome:
-        outcome = self._transient(job, text, self._safe_wait_ms(job), kind=kind)
+    def _unknown(
+        self, job: "Job", kind: str, text: ErrorText, ran_ms: int = 0, *, strikes: bool = False
+    ) -> Outcome:
+        wait_ms = self._safe_wait_ms(job)
+        outcome = self._transient(job, text, wait_ms, kind=kind, strikes=strikes)
         self._tell(job, outcome, ran_ms)
         return outcome
 
@@ -229,8 +243,11 @@ class Settler:
         *,
         kind: str = "transient",
         has_begun: bool = True,
+        strikes: bool = False,
     ) -> Outcome:
-        return self._outcome(job, kind, error=text, wait_ms=wait_ms, has_begun=has_begun)
+        return self._outcome(
+            job, kind, error=text, wait_ms=wait_ms, has_begun=has_begun, strikes=strikes
+        )
 
     def _outcome(
         self,
@@ -241,6 +258,7 @@ class Settler:
         wait_ms: int = 0,
         reason: str = "",
         has_begun: bool = True,
+        strikes: bool = False,
     ) -> Outcome:
         policy = job.policy()
         return Outcome(
@@ -254,6 +272,7 @@ class Settler:
             max_snoozes=job.task.max_snoozes,
             has_begun=has_begun,
             reason=reason_text(reason),
+            strikes=strikes,
         )
 
     def _safe_wait_ms(self, job: "Job") -> int:
@@ -290,6 +309,10 @@ class Settler:
         # A filter or a handler of the application: its failure is not the ticket's.
         except Exception:
             return
+
+
+def _never(job: "Job", error: BaseException) -> bool:
+    return False
 
 
 def _described(error: BaseException) -> ErrorText:

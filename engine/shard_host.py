@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from parkade import inquiring, limits
-from parkade.asks import Ask, AwaitEnd, Inquiry, StopWaiting
+from parkade.asks import Ask, AwaitEnd, Explain, Inquiry, Seen, StopWaiting
 from parkade.checkpointing import Checkpointing
 from parkade.errors import EngineClosed
 from parkade.inquiring import FromStore, NotEnded
@@ -21,6 +21,7 @@ from parkade.reading import DamagedTicket, Read
 from parkade.retention import Retention
 from parkade.shard.commands import Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
+from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
 from parkade.store.record import Record
 from parkade.waiters import Wakeups
@@ -63,6 +64,8 @@ class ShardHost:
         self.submits: deque[Ask] = deque()
         self.awaiting: dict[int, list[Ask]] = {}
         self.quarantined: set[int] = set()
+        # Answers why a ticket is not running: what holds it is known outside of its shard.
+        self.explain: Callable[[ShardHost, Ask, Ticket], None] | None = None
         self.recoveries = self.checkpoints = self.callbacks_failed = 0
         self._failed_at_ms: int | None = None
         self.recover_at_ms: int | None = None
@@ -552,6 +555,8 @@ class ShardHost:
                 self.awaiting.setdefault(found.serial, []).append(ask)
         elif isinstance(found, FromStore):
             self._ask_store(ask, found)
+        elif isinstance(asked, Explain) and isinstance(found, Seen) and self.explain is not None:
+            self.explain(self, ask, found.ticket)
         else:
             self.hold(ask, found)
 

@@ -293,6 +293,7 @@ class Tasks:
         self._includers: list[weakref.ref[Tasks]] = []
         self._owner: weakref.ref[Any] | None = None
         self._default_policy: RetryPolicy | None = None
+        self.version = 0  # changes with every registration
 
     @property
     def default_policy(self) -> RetryPolicy:
@@ -461,6 +462,7 @@ class Tasks:
                 registry._check_free(task)
 
     def _add(self, task: Task[..., Any]) -> None:
+        self.version += 1
         self._by_name[task.name] = task
         for alias in task.definition.settings.aliases:
             self._aliases[alias] = task.name
@@ -482,8 +484,6 @@ def _check_where(call: str, handler: Handler, where: str) -> None:
 def _check_supported(call: str, settings: TaskSettings, given: Mapping[str, Any]) -> None:
     """What a later version brings is refused, not silently without effect."""
     asked = {
-        "breaker": settings.breaker is not None,
-        "limits": bool(settings.limits),
         "lease": settings.lease_ms is not None,
         "keep": settings.keep_ms is not None,
         "where": settings.where == "process",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from parkade.durations import Duration, parse_duration_ms
 from parkade.shard.ticket import format_id
-from parkade.views import AttemptInfo, CancelOutcome, TicketInfo
+from parkade.views import AttemptInfo, CancelOutcome, TicketInfo, Why
 
 if TYPE_CHECKING:
     from parkade.desk import Desk
@@ -75,8 +75,8 @@ class Ticket(Generic[R_co]):
         try:
             value: R_co = desk.ask(request, timeout_ms)
         except desk.TimeIsUp:
-            info = desk.ask(desk.info(self.id, "ticket.result"))
-            raise desk.result_timeout(info, timeout_ms) from None
+            why = desk.ask(desk.why(self.id, "ticket.result"))
+            raise desk.result_timeout(self.id, why, timeout_ms) from None
         return value
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
@@ -86,8 +86,8 @@ class Ticket(Generic[R_co]):
         try:
             value: R_co = await desk.aask(request, timeout_ms)
         except desk.TimeIsUp:
-            info = await desk.aask(desk.info(self.id, "ticket.aresult"))
-            raise desk.result_timeout(info, timeout_ms) from None
+            why = await desk.aask(desk.why(self.id, "ticket.aresult"))
+            raise desk.result_timeout(self.id, why, timeout_ms) from None
         return value
 
     def info(self) -> TicketInfo:
@@ -96,6 +96,13 @@ class Ticket(Generic[R_co]):
 
     async def ainfo(self) -> TicketInfo:
         return await self._desk.aask(self._desk.info(self.id, "ticket.info"))
+
+    def why(self) -> Why:
+        """Why it is not running, in a sentence: due later, held and by what, or how it ended."""
+        return self._desk.ask(self._desk.why(self.id, "ticket.why"))
+
+    async def awhy(self) -> Why:
+        return await self._desk.aask(self._desk.why(self.id, "ticket.why"))
 
     def attempts(self) -> Sequence[AttemptInfo]:
         """Its executions so far, in order, with errors and tracebacks."""

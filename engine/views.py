@@ -9,8 +9,10 @@ from parkade.errors import DeadReason
 
 __all__ = [
     "AttemptInfo",
+    "BreakerState",
     "BulkResult",
     "CancelOutcome",
+    "LimitState",
     "Page",
     "Progress",
     "ShardStats",
@@ -18,6 +20,7 @@ __all__ = [
     "Stats",
     "StopReport",
     "TicketInfo",
+    "Why",
 ]
 
 T = TypeVar("T")
@@ -145,6 +148,46 @@ class Stats:
     oldest_ready_age: timedelta
     by_task: Mapping[str, Mapping[State, int]]
     shards: Sequence[ShardStats] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a ticket is not running (or that it is, or how it ended), in one sentence.
+
+    `blockers` names each thing that holds it now, like "breaker:psp" or "limit task:mail".
+    `next_change_at` is when that may change by itself, if time alone changes it.
+    """
+
+    state: State
+    text: str
+    blockers: Sequence[str]
+    next_change_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerState:
+    """A breaker. `failures` are those that count at present; `held` is about how many due tickets
+    wait behind it."""
+
+    name: str
+    state: Literal["closed", "open", "half_open", "forced_open"]
+    failures: int
+    opened_at: datetime | None
+    next_probe_at: datetime | None
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """One limit of a scope, and how many attempts it counts now. `rate` is starts in a span of ms;
+    `is_overridden`: an operator set it in place of what the code says."""
+
+    scope: str
+    concurrency: int | None
+    rate: tuple[int, int] | None
+    burst: int | None
+    running: int
+    is_overridden: bool
 
 
 @dataclass(frozen=True, slots=True)

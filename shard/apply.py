@@ -215,8 +215,7 @@ class Applying:
     def _begin(self, ticket: Ticket) -> None:
         """The ticket runs, or ran when it was read."""
         self.running.add(ticket.serial)
-        if ticket.key is not None:
-            self.placement.lanes.running_keys[ticket.key] = ticket.serial
+        self.placement.lanes.keys.begin(ticket)
 
     def _end_attempt(
         self, ticket: Ticket, ended_ms: int, outcome: str, error: ErrorText | None
@@ -232,8 +231,7 @@ class Applying:
         key = ticket.key
         if key is not None:
             lanes = self.placement.lanes
-            if lanes.running_keys.get(key) == serial:
-                del lanes.running_keys[key]
+            lanes.keys.end(ticket)
             lanes.hand_on(key)
 
     def _cancel_requested(self, record: CancelRequested) -> None:

@@ -5,12 +5,13 @@ asserts the two lines of docs/architecture.md, Placement, for every pending tick
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from parkade.shard.core import Shard
 from parkade.shard.generation import LaneMove
 from parkade.shard.horizon import pack
+from parkade.shard.keys import OpenGate
 from parkade.shard.lanes import ASIDE, IN_HAND, RANK_MAX, SERIAL_BITS, SPILLED, WINDOW, Lane
 from parkade.shard.memory import UNREAD
 from parkade.shard.retry import expiry_of
@@ -154,24 +155,46 @@ def _check_hunger(core: Shard, lane: Lane) -> None:
 
 
 def _check_keys(core: Shard) -> None:
-    lanes = core.placement.lanes
-    running = {core.hot[s].key: s for s in core.running if core.hot[s].key is not None}
-    assert running == lanes.running_keys, "running keys are those of running tickets"
-    claims = {
-        core.hot[s].key: s
-        for s, seat in lanes.seats.items()
-        if seat == IN_HAND and core.hot[s].key is not None
+    lanes, keys = core.placement.lanes, core.placement.lanes.keys
+    running = _by_key(core, core.running)
+    assert running == _holders(keys.running), "running keys are those of running tickets"
+    claims = _by_key(core, (s for s, seat in lanes.seats.items() if seat == IN_HAND))
+    assert claims == _holders(keys.claims), "claimed keys are those of tickets in hand"
+    if isinstance(keys.gate, OpenGate):
+        holders = [*running.values(), *claims.values()]
+        assert all(len(serials) == 1 for serials in holders), "one of a key at a time"
+        assert not running.keys() & claims.keys(), "a key has one holder"
+    waiting = {
+        rank & _SERIAL: (reason, lane)
+        for reason, by_lane in keys.aside.items()
+        for lane, ranks in by_lane.items()
+        for rank in ranks
     }
-    assert claims == lanes.claims, "claimed keys are those of tickets in hand"
-    assert not running.keys() & claims.keys(), "a key has one holder"
-    waiting = {place[1] & _SERIAL: key for key, list_ in lanes.aside.items() for place in list_}
-    aside = {s: core.hot[s].key for s, seat in lanes.seats.items() if seat == ASIDE}
-    assert waiting == aside and len(aside) == lanes.aside_count, "aside is what waits for a key"
-    for key, places in lanes.aside.items():
-        assert places and places == sorted(places), key
-        queued = (t.serial for t in core.hot.values() if t.key == key and t.state == PENDING)
-        in_lane = any(lanes.seats.get(s) in (WINDOW, SPILLED) for s in queued)
-        assert lanes.is_key_busy(key) or in_lane or _is_coming(core, key), ("stuck", key)
+    aside = {
+        s: (keys.reasons[s], core.hot[s].lane) for s, seat in lanes.seats.items() if seat == ASIDE
+    }
+    assert waiting == aside, "aside is what waits for a reason of its own"
+    assert len(aside) == keys.count == len(keys.reasons), "all of them are counted"
+    for reason, by_lane in keys.aside.items():
+        assert by_lane and all(by_lane.values()), reason
+        assert all(ranks == sorted(ranks) for ranks in by_lane.values()), reason
+        if isinstance(reason, str) and isinstance(keys.gate, OpenGate):
+            queued = (t.serial for t in core.hot.values() if t.key == reason and t.state == PENDING)
+            in_lane = any(lanes.seats.get(s) in (WINDOW, SPILLED) for s in queued)
+            assert keys.is_busy(reason) or in_lane or _is_coming(core, reason), ("stuck", reason)
+
+
+def _by_key(core: Shard, serials: Iterable[int]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for serial in serials:
+        key = core.hot[serial].key
+        if key is not None:
+            found.setdefault(key, set()).add(serial)
+    return found
+
+
+def _holders(held: Mapping[str, Mapping[int, int]]) -> dict[str, set[int]]:
+    return {key: set(serials) for key, serials in held.items()}
 
 
 def _is_coming(core: Shard, key: str) -> bool:

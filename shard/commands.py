@@ -121,6 +121,7 @@ class Outcome(_Plain, frozen=True):
     has_begun: bool = True
     reason: str = ""
     born: list[Submitted] | None = None
+    strikes: bool = False  # a breaker counts it as a failure of the target
 
 
 class Settle(Command, frozen=True):

@@ -90,8 +90,8 @@ class Shard(Applying):
 
     def _decide_start(self, view: View, command: Start, now_ms: int, settled_ms: int) -> Verdict:
         times = settle.Times(now_ms, settled_ms)
-        busy_keys = self.placement.lanes.running_keys
-        return settle.decide_start(view, command, times, busy_keys, self.has_room)
+        keys = self.placement.lanes.keys
+        return settle.decide_start(view, command, times, keys, self.has_room)
 
     # ------------------------------------------------------------------ reading
 

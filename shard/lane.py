@@ -5,6 +5,7 @@ is outside. Ranks, like positions, are one integer, time << 64 | serial: they co
 tuples.
 """
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -91,6 +92,12 @@ class Lane:
     def __len__(self) -> int:
         """How many are in the window or coming into it."""
         return len(self.window) + len(self.loading)
+
+    def place_of(self, first_due_ms: int, serial: int) -> int | None:
+        """How many in the window go before that rank; None: it is not in the window."""
+        rank = first_due_ms << SERIAL_BITS | serial
+        at = bisect_left(self.window, rank)
+        return at if at < len(self.window) and self.window[at] == rank else None
 
     def top(self) -> int:
         """The greatest rank in the window or coming; -1 when there is none."""

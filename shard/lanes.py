@@ -9,11 +9,12 @@ docs/architecture.md, Lanes and Keys.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from parkade.shard.bounds import Bounds
 from parkade.shard.generation import LaneMove
+from parkade.shard.keys import SUSPECT, Keys, Reason, StartGate
 from parkade.shard.lane import (
     RANK_MAX,
     SERIAL_BITS,
@@ -48,7 +49,7 @@ _MOVE_BYTES: Final = 200
 WINDOW: Final = 0
 SPILLED: Final = 1  # outside, past the window
 IN_HAND: Final = 2  # given to admission: to be started, or to be given back
-ASIDE: Final = 3  # its key is busy
+ASIDE: Final = 3  # it may not start, for a reason of its own: its key is busy, mostly
 SEAT_NAMES: Final = ("window", "spilled", "in hand", "aside")
 
 
@@ -56,21 +57,20 @@ class Lanes:
     """All lanes of a shard, the numbers of lanes, and who holds a key."""
 
     __slots__ = (
-        "aside",
-        "aside_count",
         "bounds",
         "by_key",
         "changed",
-        "claims",
+        "fresh",
         "heads_order",
         "hungry",
+        "keys",
         "loading",
         "memory",
         "names",
         "number_next",
         "numbers",
+        "passed",
         "rows",
-        "running_keys",
         "seats",
         "seq",
         "total",
@@ -97,10 +97,11 @@ class Lanes:
         self.changed: set[Lane] = set()
         self.heads_order: list[tuple[tuple[int, int, int], Lane]] = []
         self.hungry: set[Lane] = set()  # lanes that may want a refill
-        self.running_keys: dict[str, int] = {}
-        self.claims: dict[str, int] = {}  # keys of tickets in hand
-        self.aside: dict[str, list[tuple[int, int]]] = {}
-        self.aside_count = 0
+        # Lanes whose head may have changed since admission asked; None: it never did.
+        self.fresh: set[Lane] | None = None
+        # Lanes in which nobody could start, for want of room aside.
+        self.passed: set[Lane] = set()
+        self.keys = Keys()
         for number, count in rows.items():
             if count:
                 self.lane(self.names[number])
@@ -147,6 +148,7 @@ class Lanes:
                 continue
             del self.by_key[lane.key]
             self.hungry.discard(lane)
+            self.passed.discard(lane)
             self.changed.add(lane)
 
     # ------------------------------------------------------------------ in and out
@@ -179,23 +181,26 @@ class Lanes:
             insort(window, rank)
         self.seats[rank & SERIAL_MASK] = WINDOW
         self.total += 1
+        if self.passed and lane in self.passed:
+            self.passed.discard(lane)
+            self.changed.add(lane)
 
     def leave(self, ticket: Ticket) -> None:
         """The ticket is no more in its lane, if it was; its key is for the next one."""
         seat = self.seats.pop(ticket.serial, None)
         if seat is not None:
             self._vacate(ticket, seat)
-        key = ticket.key
-        if key is not None:
-            self.hand_on(key)
+        if ticket.key is not None:
+            self.hand_on(ticket.key)
+        if ticket.is_suspect:
+            self.hand_on(SUSPECT)
 
     def _vacate(self, ticket: Ticket, seat: int) -> None:
         serial = ticket.serial
         if seat == IN_HAND:
-            if ticket.key is not None and self.claims.get(ticket.key) == serial:
-                del self.claims[ticket.key]
+            self.keys.drop_claim(ticket)
         elif seat == ASIDE:
-            self._come_back(ticket)
+            self.keys.take_back(ticket, ticket.first_due_ms << SERIAL_BITS | serial)
         else:
             lane = self.lane(ticket.lane)
             if seat == WINDOW:
@@ -363,36 +368,35 @@ class Lanes:
 
     # ------------------------------------------------------------------ keys
 
-    def is_key_busy(self, key: str) -> bool:
-        """Whether a ticket of that key runs, or is about to."""
-        return key in self.running_keys or key in self.claims
+    def hand_on(self, reason: Reason) -> None:
+        """The reason may have gone, for one of them: the first of each lane comes back."""
+        if self.passed:
+            self.changed |= self.passed
+            self.passed.clear()
+        keys = self.keys
+        if reason in keys.aside:
+            self._bring_back(reason, keys.firsts(reason))
 
-    def hand_on(self, key: str) -> None:
-        """If the key is free, the first that waits aside for it returns to its lane."""
-        waiting = self.aside.get(key)
-        if waiting is not None and not self.is_key_busy(key):
-            ticket = self.memory.hot[waiting[0][1] & SERIAL_MASK]
-            self._come_back(ticket)
-            self.enter(ticket)
+    def hand_on_all(self, reason: Reason) -> None:
+        """The reason has gone for all of them."""
+        self.hand_on(reason)
+        self._bring_back(reason, self.keys.all_aside(reason))
 
-    def _step_aside(self, lane: Lane, at: int, ticket: Ticket, key: str) -> None:
+    def _bring_back(self, reason: Reason, ranks: Iterable[int]) -> None:
+        keys, hot = self.keys, self.memory.hot
+        for rank in ranks:
+            ticket = hot[rank & SERIAL_MASK]
+            if ticket.key != reason or keys.has_room(ticket):
+                keys.take_back(ticket, rank)
+                del self.seats[ticket.serial]
+                self.enter(ticket)
+
+    def _step_aside(self, lane: Lane, at: int, ticket: Ticket, reason: Reason) -> None:
         rank = lane.window[at]
         self._take(lane, at)
         self.seats[ticket.serial] = ASIDE
-        self.aside_count += 1
-        insort(self.aside.setdefault(key, []), (-lane.priority, rank))
+        self.keys.put_aside(ticket, rank, reason)
         self.note_hunger(lane)
-
-    def _come_back(self, ticket: Ticket) -> None:
-        key, serial = ticket.key, ticket.serial
-        assert key is not None, serial
-        waiting = self.aside[key]
-        place = (-ticket.priority, ticket.first_due_ms << SERIAL_BITS | serial)
-        del waiting[bisect_left(waiting, place)]
-        if not waiting:
-            del self.aside[key]
-        self.seats.pop(serial, None)
-        self.aside_count -= 1
 
     # ------------------------------------------------------------------ heads
 
@@ -406,14 +410,45 @@ class Lanes:
             if lane.window:
                 lane.order = (-lane.key[2], lane.window[0], lane.seq)
                 insort(order, (lane.order, lane))
+        if self.fresh is not None:
+            self.fresh |= self.changed
         self.changed.clear()
         return order
 
+    def watch(self, gate: StartGate) -> None:
+        """From here on `gate` has a say in who may start, and `take_fresh` is asked."""
+        self.keys.gate = gate
+        self.fresh = None
+
+    def take_fresh(self) -> Collection[Lane]:
+        """The lanes whose head may have changed since the last time, empty ones too; all that have
+        a head the first time."""
+        order = self.sorted_heads()
+        fresh = [lane for _, lane in order] if self.fresh is None else self.fresh
+        if self.fresh is None or fresh:
+            self.fresh = set()
+        return fresh
+
+    def clear_head(self, lane: Lane, now_ms: int, early: list[Ticket]) -> None:
+        """Let the first of the lane be one that may start, as far as there is room aside for those
+        before it. Tickets that are met before their due leave the lane, and go to `early`."""
+        hot, window, keys = self.memory.hot, lane.window, self.keys
+        while window:
+            ticket = hot[window[0] & SERIAL_MASK]
+            if ticket.due_ms > now_ms:
+                early.append(ticket)
+                self.leave(ticket)
+                continue
+            reason = keys.reason_to_wait(ticket)
+            if reason is None or keys.count >= self.bounds.aside_max:
+                break
+            self._step_aside(lane, 0, ticket, reason)
+
     def pop(self, lane: Lane, now_ms: int, early: list[Ticket]) -> int | None:
-        """The first of the lane that is due and whose key is free, now in hand; None if there is
-        none. Tickets that are met before their due leave the lane, and are added to `early`."""
+        """The first of the lane that is due and may start, now in hand; None if there is none.
+        Tickets that are met before their due leave the lane, and are added to `early`."""
         at = 0
-        hot, window = self.memory.hot, lane.window
+        hot, window, keys = self.memory.hot, lane.window, self.keys
         while at < len(window):
             ticket = hot[window[at] & SERIAL_MASK]
             if ticket.due_ms > now_ms:
@@ -422,19 +457,22 @@ class Lanes:
                 # Its key may have put another one in front.
                 at = 0
                 continue
-            key = ticket.key
-            if key is not None:
-                if self.is_key_busy(key):
-                    if self.aside_count < self.bounds.aside_max:
-                        self._step_aside(lane, at, ticket, key)
-                    else:
-                        at += 1
-                    continue
-                self.claims[key] = ticket.serial
+            reason = keys.reason_to_wait(ticket)
+            if reason is not None:
+                if keys.count < self.bounds.aside_max:
+                    self._step_aside(lane, at, ticket, reason)
+                else:
+                    at += 1
+                continue
             self._take(lane, at)
             self.seats[ticket.serial] = IN_HAND
+            keys.claim(ticket)
+            if ticket.key in keys.aside:
+                self.hand_on(ticket.key)  # there may be room for more of them
             self.note_hunger(lane)
             return ticket.serial
+        if window:
+            self.passed.add(lane)
         return None
 
     def give_back(self, ticket: Ticket) -> bool:

@@ -31,6 +31,7 @@ from parkade.shard.horizon import (
     pack,
     unpack,
 )
+from parkade.shard.keys import SUSPECT
 from parkade.shard.lanes import (
     SEAT_NAMES,
     SERIAL_BITS,
@@ -80,6 +81,8 @@ class Placement(Horizon):
                 self.stale += 1
             if ticket.key is not None:
                 self.lanes.hand_on(ticket.key)
+            if ticket.is_suspect:
+                self.lanes.hand_on(SUSPECT)
 
     def came_in(self, ticket: Ticket) -> None:
         """A parked pending ticket has been read into memory, for another reason than its due."""
@@ -268,9 +271,17 @@ class Placement(Horizon):
         serial) of their heads."""
         return iter([lane for _, lane in self.lanes.sorted_heads()])
 
+    def clear_head(self, lane: Lane, now_ms: int) -> None:
+        """Have those who may not start leave the head of a lane, as far as there is room for them;
+        so that the order of heads is that of tickets which may start."""
+        early = self._early
+        self.lanes.clear_head(lane, now_ms, early)
+        while early:
+            self.relocate(early.pop())
+
     def pop(self, lane: Lane, now_ms: int) -> int | None:
-        """The first ticket of a lane that is due and whose key is free; it is then in hand, to be
-        started or given back. None: the lane has none."""
+        """The first ticket of a lane that is due and may start: its key is free, and the gate has
+        no objection. It is then in hand, to be started or given back. None: the lane has none."""
         early = self._early
         serial = self.lanes.pop(lane, now_ms, early)
         while early:
@@ -289,7 +300,7 @@ class Placement(Horizon):
 
     def is_key_busy(self, key: str) -> bool:
         """Whether a ticket of that key runs, or is about to."""
-        return self.lanes.is_key_busy(key)
+        return self.lanes.keys.is_busy(key)
 
     # ------------------------------------------------------------------ completions
 

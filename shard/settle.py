@@ -4,7 +4,7 @@ What an outcome leads to is docs/semantics.md, After an attempt; the order of th
 start is Before a start. A table of functions by kind of outcome is at the end.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from parkade.shard.commands import (
@@ -17,6 +17,7 @@ from parkade.shard.commands import (
     StartItem,
     Verdict,
 )
+from parkade.shard.keys import Keys
 from parkade.shard.memory import UNREAD
 from parkade.shard.retry import DEATHS_MAX, due_after, expiry_of, is_exhausted, is_late
 from parkade.shard.states import DONE, NO_FENCE, PENDING, RUNNING
@@ -55,12 +56,12 @@ def decide_start(
     view: View,
     command: Start,
     times: Times,
-    busy_keys: Container[str],
+    keys: Keys,
     has_room: bool,
 ) -> Verdict:
     starts: dict[int, list[int]] = {}
     taken: set[int] = set()
-    keys: set[str] = set()
+    starting: dict[str, list[int]] = {}  # key -> how many of it each that starts lets run
     allows_suspect = command.allows_suspect
     for item in command.items:
         serial = item.serial
@@ -73,8 +74,9 @@ def decide_start(
         taken.add(serial)
         refusal = _why_not(view, item, ticket, times)
         key = ticket.key
-        if refusal is None and key is not None and (key in busy_keys or key in keys):
-            refusal = "key_busy"
+        if refusal is None and key is not None:
+            has_key_room = keys.room_to_run(ticket, starting.get(key, ()))
+            refusal = None if has_key_room else "key_busy"
         if refusal is None and ticket.is_suspect and not allows_suspect:
             refusal = "suspect"
         if refusal is None and not has_room:
@@ -83,7 +85,7 @@ def decide_start(
             view.refuse(refusal, serial)
             continue
         if key is not None:
-            keys.add(key)
+            starting.setdefault(key, []).append(keys.gate.places(ticket))
         allows_suspect = allows_suspect and not ticket.is_suspect
         starts.setdefault(item.on_crash, []).append(serial)
         view.answers.append(Answer("started", serial, ticket.part, ticket.fence + 1))

@@ -16,6 +16,7 @@ from parkade.cli.listing import ls
 from parkade.cli.showing import show
 from parkade.cli.status import status
 from parkade.cli.verify import verify
+from parkade.cli.why import why
 from parkade.errors import ParkadeError
 from parkade.version import VERSION
 
@@ -61,7 +62,7 @@ def cli(ctx: click.Context, directory: str) -> None:
     ctx.obj = directory
 
 
-for _command in (status, ls, show, verify, demo):
+for _command in (status, ls, show, why, verify, demo):
     cli.add_command(_command)
 
 

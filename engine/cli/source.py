@@ -6,7 +6,7 @@ from typing import Any
 from parkade.clock import SystemClock
 from parkade.control import ControlClient, ControlError
 from parkade.errors import ConfigError
-from parkade.facts import list_facts, show_facts, status_facts
+from parkade.facts import list_facts, show_facts, status_facts, why_facts
 from parkade.reader import Reader, open_readonly
 
 __all__ = ["ask"]
@@ -41,5 +41,7 @@ def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:
         )
     if name == "ls":
         return list_facts(reader.desk(name), args)
+    if name == "why":
+        return why_facts(reader.desk(name), args["id"])
     assert name == "show", name
     return show_facts(reader.desk(name), args["id"])

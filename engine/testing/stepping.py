@@ -208,9 +208,12 @@ class SteppedDrive(Drive):
             places[kind] = count if is_open else 0
 
     def _skip(self) -> bool:
-        """Moves the clock to when the next ticket is due; False when none will be."""
+        """Moves the clock to when the next ticket is due, or one that is held may start; False when
+        there is no such time."""
         now_ms = self.clock.now_ms()
         dues = [_next_due_ms(shard) for shard in self._runtime.host.open_shards()]
+        wait_ms = self._runtime.attempts.wait_ms(now_ms, self.clock.monotonic_ms())
+        dues.append(None if wait_ms is None else now_ms + wait_ms)
         due_ms = min((due for due in dues if due is not None), default=now_ms)
         if due_ms <= now_ms:
             return False

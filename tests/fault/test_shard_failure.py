@@ -591,8 +591,9 @@ def test_nothing_is_left_of_attempts_that_have_ended(tmp_path: Path, disk: Fault
         assert attempts._shard_of == {}
         assert runtime_of(engine).executor.running() == []
         for shard in runtime_of(engine).shards:
-            lanes = shard.placement.lanes
-            assert (lanes.running_keys, lanes.claims, lanes.aside, lanes.seats) == ({}, {}, {}, {})
+            keys = shard.placement.lanes.keys
+            assert (keys.running, keys.claims, keys.aside, keys.reasons) == ({}, {}, {}, {})
+            assert shard.placement.lanes.seats == {}
             assert not shard.core.running
 
 

@@ -19,6 +19,7 @@ from parkade.shard.commands import (
 )
 from parkade.shard.generation import Generation
 from parkade.shard.horizon import NOWHERE, span_end
+from parkade.shard.keys import Keys
 from parkade.shard.lane import RANK_MAX, Lane
 from parkade.shard.lanes import Lanes
 from parkade.shard.memory import UNREAD, Memory
@@ -432,7 +433,7 @@ def of_one_key_one_ticket_runs_and_the_next_follows() -> None:
 
 
 def a_key_that_stops_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lanes, "is_key_busy", lambda self, key: False)
+    patch.setattr(Keys, "has_room", lambda self, ticket: True)
 
 
 def a_key_that_is_not_handed_on(patch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,14 @@
 """Who may start: places dealt to the lanes of all shards, the best first, and exactly."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kit.rig import NOW_MS, Rig
 from parkade.admission import Admission, Pick
+from parkade.guards import Guards
 from parkade.limits import START_BATCH_MAX
 from parkade.shard import Bounds, Placement
-from parkade.shard.lanes import Lane
 
 
 class ShardOf:
@@ -18,14 +17,10 @@ class ShardOf:
     def __init__(self, number: int) -> None:
         self.number = number
         self.rig = Rig(Bounds())
-        self.suspects: set[int] = set()
 
     @property
     def placement(self) -> Placement:
         return self.rig.core.placement
-
-    def is_suspect(self, serial: int) -> bool:
-        return serial in self.suspects
 
 
 class Kinds:
@@ -61,7 +56,7 @@ def test_the_oldest_of_all_shards_go_first_while_there_are_places() -> None:
     ]  # fmt: skip
     assert admission.used == {"thread": 3, "loop": 0}
     assert take(admission, shards) == []
-    admission.release(0, serials[0][0], "thread", NOW_MS)
+    admission.release(picks[0].permit, NOW_MS)
     assert [pick.serial for pick in take(admission, shards)] == [serials[1][1]]
 
 
@@ -81,46 +76,52 @@ def test_places_are_given_back_exactly() -> None:
     serials = [rig.submit(task="plain") for _ in range(3)]
     for serial in serials:
         (pick,) = take(admission, shards)
-        assert pick == Pick(0, serial, "thread")
+        assert (pick.shard, pick.serial, pick.kind) == (0, serial, "thread")
         assert rig.start(serial)[0].code == "started"
         rig.settle(serial)
-        admission.release(0, serial, "thread", NOW_MS)
+        admission.release(pick.permit, NOW_MS)
     assert admission.used == {"thread": 0, "loop": 0}
+
+
+def make_suspects(shard: ShardOf, *serials: int) -> None:
+    for serial in serials:
+        shard.rig.core.hot[serial].is_suspect = True
 
 
 def test_one_suspect_runs_at_a_time_over_all_shards_and_holds_nobody_else() -> None:
     shards, admission = setting(threads=10)
-    suspects = [shard.rig.submit(task="plain") for shard in shards for _ in range(2)]
-    for shard, pair in zip(shards, (suspects[:2], suspects[2:]), strict=True):
-        shard.suspects.update(pair)
+    suspects = [[shard.rig.submit(task="plain") for _ in range(2)] for shard in shards]
+    for shard, pair in zip(shards, suspects, strict=True):
+        make_suspects(shard, *pair)
     others = [shard.rig.submit(task="other") for shard in shards]
     picks = take(admission, shards)
     assert len(picks) == 3
     assert {pick.serial for pick in picks} >= set(others)
+    (running,) = [pick for pick in picks if pick.serial not in others]
     met = []
     while True:
-        running = admission.suspect_running
-        if running is None:
+        assert admission.suspect_running == (running.shard, running.serial)
+        met.append(running.serial)
+        shard = shards[running.shard]
+        assert shard.rig.start(running.serial)[0].code == "started"
+        shard.rig.settle(running.serial)
+        admission.release(running.permit, NOW_MS)
+        following = take(admission, shards)
+        if not following:
             break
-        met.append(running)
-        shard = shards[running[0]]
-        assert shard.rig.start(running[1])[0].code == "started"
-        shard.rig.settle(running[1])
-        admission.release(*running, "thread", NOW_MS)
-        take(admission, shards)
-    assert sorted(serial for _, serial in met) == sorted(suspects)
-    assert len(met) == 4
+        (running,) = following
+    assert sorted(met) == sorted(suspects[0] + suspects[1])
 
 
 def test_a_shard_that_is_gone_takes_its_held_suspects_with_it() -> None:
     shards, admission = setting(threads=10)
-    first, second = (shard.rig.submit(task="plain") for shard in shards)
-    shards[0].suspects.add(first)
-    shards[1].suspects.add(second)
+    for shard in shards:
+        make_suspects(shard, shard.rig.submit(task="plain"))
     (pick,) = take(admission, shards)
     admission.shard_is_gone(1 - pick.shard)
-    admission.release(pick.shard, pick.serial, "thread", NOW_MS)
+    admission.release(pick.permit, NOW_MS)
     assert admission.suspect_running is None
+    assert take(admission, [shards[pick.shard]]) == []
 
 
 def test_a_round_gives_no_more_than_a_batch() -> None:
@@ -132,25 +133,28 @@ def test_a_round_gives_no_more_than_a_batch() -> None:
     assert len(take(admission, shards)) == 10
 
 
-def test_a_round_looks_at_what_it_starts_and_not_at_every_lane(
+def test_a_round_looks_at_what_has_changed_and_not_at_every_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shards = [ShardOf(0), ShardOf(1)]
     tasks = {f"t{number}": "thread" for number in range(300)}
     admission = Admission({"thread": 3, "loop": 9}, Kinds(**tasks))
-    looked = 0
-
-    def counted(placement: Placement, heads: Any = Placement.heads) -> Iterator[Lane]:
-        nonlocal looked
-        for lane in heads(placement):
-            looked += 1
-            yield lane
-
     for shard in shards:
         for number in range(300):
             shard.rig.submit(task=f"t{number}")
-        shard.rig.settle_down()
-    monkeypatch.setattr(Placement, "heads", counted)
+    picks = take(admission, shards)
+    assert len(picks) == 3
+    looked = 0
+
+    def counted(guards: Guards, *args: Any, hold: Any = Guards.task_hold) -> Any:
+        nonlocal looked
+        looked += 1
+        return hold(guards, *args)
+
+    monkeypatch.setattr(Guards, "task_hold", counted)
+    for pick in picks:
+        assert shards[pick.shard].rig.start(pick.serial)[0].code == "started"
+        admission.release(pick.permit, NOW_MS)
     assert len(list(admission.take(shards, NOW_MS))) == 3
     assert 0 < looked <= 3 + len(shards)
 
@@ -165,11 +169,12 @@ def test_where_nothing_that_is_registered_has_a_place_no_lane_is_looked_at(
     [pick] = take(admission, shards)
     assert admission.has_places
 
-    def refuse(_: Placement) -> Iterator[Lane]:
+    def refuse(*_: Any) -> Any:
         raise AssertionError("nobody may start")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Placement, "heads", refuse)
+        patch.setattr(Placement, "clear_head", refuse)
+        patch.setattr(Guards, "task_hold", refuse)
         assert list(admission.take(shards, NOW_MS)) == []
-    admission.release(pick.shard, pick.serial, pick.kind, NOW_MS)
+    admission.release(pick.permit, NOW_MS)
     assert len(take(admission, shards)) == 1

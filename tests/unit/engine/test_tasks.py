@@ -12,7 +12,7 @@ import pytest
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import SystemClock
 from parkade.errors import ConfigError, EngineClosed, NoAttempt, PayloadError, UnknownTask
-from parkade.policies import DEFAULT_POLICY, Breaker, Limit, RetryPolicy
+from parkade.policies import DEFAULT_POLICY, RetryPolicy
 from parkade.store.record import Options
 from parkade.tasks import AsyncTask, Call, SyncTask, Task, Tasks
 from parkade.wording import shown
@@ -364,8 +364,6 @@ def test_plain_arguments_are_encoded_once_and_not_read_back(
 @pytest.mark.parametrize(
     "options",
     [
-        {"breaker": Breaker("psp")},
-        {"limits": [Limit(concurrency=1)]},
         {"lease": "1m"},
         {"keep": "1h"},
         {"where": "process"},

@@ -1,0 +1,476 @@
+"""What may hold a whole lane, or a key: pauses, limits and breakers; counted for the whole engine.
+
+Used by the core thread alone, save for `trips`. Which limits and which breaker a ticket is subject
+to is read from the code of today (`Plan`), and from what operators set on top of it. Nothing here
+knows lanes or shards: it is asked whether a (task, target) may start another attempt, told when one
+starts and how it ends (docs/semantics.md, Limits, keys, order; Breakers).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from parkade.shard.breaker import (
+    CLOSED,
+    FAILURE,
+    NEUTRAL,
+    SUCCESS,
+    Circuit,
+    CircuitRules,
+    Trial,
+    decode_circuit,
+)
+from parkade.shard.commands import Outcome
+from parkade.shard.limit import Bucket, Meter, Quota
+from parkade.shard.ticket import Ticket
+
+if TYPE_CHECKING:
+    from parkade.policies import Breaker, Limit
+    from parkade.tasks import Task
+
+__all__ = ["Guards", "Hold", "Override", "Pause", "Permit", "Plan", "Registry", "decode_override"]
+
+PROBE_LEASE_MS_MIN = 60_000  # a probe that has not ended by then is not waited for any longer
+IDLE_METERS_MIN = 256  # so many are kept before the idle ones among them are looked for
+_SUCCESSES = ("done", "result_lost")  # the work was done
+_NO_LIMITS: tuple[Quota, ...] = ()
+
+
+class Registry(Protocol):
+    """The tasks of the code; `version` changes with every registration."""
+
+    version: int
+
+    def task_of(self, name: str) -> "Task[..., Any] | None": ...
+    def all_tasks(self) -> "list[Task[..., Any]]": ...
+
+
+class Hold(NamedTuple):
+    """Why something may not start: `kind` is handler, pause, limit or breaker (or, for people,
+    place, key, suspect, clock), `name` of what. It may change at a time by one of the two clocks,
+    or by an event that concerns (kind, name)."""
+
+    kind: str
+    name: str
+    wall_ms: int | None = None
+    mono_ms: int | None = None
+
+
+class Pause(msgspec.Struct, array_like=True, frozen=True):
+    """`until_ms` None: until it is taken back."""
+
+    until_ms: int | None = None
+    reason: str = ""
+
+
+class Override(msgspec.Struct, array_like=True, frozen=True):
+    """Numbers that an operator set for one scope, in place of the code's; in force as long as the
+    code says what it said then (`code`)."""
+
+    concurrency: int
+    starts: int
+    span_ms: int
+    code: bytes
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        return (Quota(self.concurrency, self.starts, self.span_ms, self.starts),)
+
+
+encode_override = msgspec.msgpack.Encoder().encode
+decode_override = msgspec.msgpack.Decoder(Override).decode
+
+
+class Plan(NamedTuple):
+    """What the tickets of one (task, target) are subject to. `task` is the registered name."""
+
+    task: str
+    target: str | None
+    task_quotas: tuple[Quota, ...]
+    target_quotas: tuple[Quota, ...]
+    key_quotas: tuple[Quota, ...]
+    breaker: str | None
+    is_guarded: bool  # the code asks for a breaker; else only operators open one
+    rules: CircuitRules
+    lease_ms: int
+
+
+class Permit:
+    """What one attempt has in hand: its place, what its limits count, its breaker's trial."""
+
+    __slots__ = ("is_suspect", "key", "kind", "plan", "serial", "shard", "taken", "trial")
+
+    def __init__(self, shard: int, serial: int, kind: str, plan: Plan, key: str | None) -> None:
+        self.shard = shard
+        self.serial = serial
+        self.kind = kind
+        self.plan = plan
+        self.key = key
+        self.taken: list[Bucket] = []
+        self.trial = Trial()
+        self.is_suspect = False
+
+
+class Guards:
+    """The pauses, meters and breakers of an engine. Times: `now_ms` is the wall clock's, `mono_ms`
+    the monotonic one's. Rates begin empty at `mono_ms`."""
+
+    def __init__(
+        self,
+        registry: Registry | None = None,
+        mono_ms: int = 0,
+        *,
+        pauses: Mapping[str, Pause] | None = None,
+        breakers: Mapping[str, bytes] | None = None,
+        overrides: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._since_ms = mono_ms
+        self.pauses = dict(pauses or {})
+        self.circuits = {name: decode_circuit(row) for name, row in (breakers or {}).items()}
+        self.overrides = {scope: decode_override(row) for scope, row in (overrides or {}).items()}
+        self.meters: dict[str, Meter] = {}  # by scope
+        self.key_meters: dict[str, Meter] = {}
+        self.on_trial: dict[str, int] = {}  # breaker -> attempts that will report to it
+        self.rules: dict[str, CircuitRules] = {}  # of the breakers that plans have named
+        self.declared: set[str] = set()  # those among them that the code asks for
+        self._plans: dict[tuple[str, str | None], Plan] = {}
+        self._by_target: dict[str, list[Task[..., Any]]] = {}
+        self._version = -1
+        self._meters_kept = self._circuits_kept = IDLE_METERS_MIN
+
+    # ---------------------------------------------------------------------------------- plans
+
+    def is_outdated(self) -> bool:
+        """Whether tasks have been registered since the last `renew`."""
+        return self._registry is not None and self._registry.version != self._version
+
+    def renew(self) -> None:
+        """Read the code anew: plans that were handed out are those of before."""
+        self._plans.clear()
+        if self._registry is None:
+            return
+        self._version = self._registry.version
+        by_target: dict[str, list[Task[..., Any]]] = {}
+        for task in self._registry.all_tasks():
+            target = task.definition.constant_target
+            if target is not None:
+                by_target.setdefault(target, []).append(task)
+        self._by_target = by_target
+
+    def plan_of(self, task_name: str, target: str | None) -> Plan:
+        plan = self._plans.get((task_name, target))
+        if plan is None:
+            if len(self._plans) >= 10_000:
+                self._plans.clear()
+            plan = self._plans[task_name, target] = self._made(task_name, target)
+        return plan
+
+    def _made(self, task_name: str, target: str | None) -> Plan:
+        task = self._task(task_name)
+        name = task_name if task is None else task.name
+        own: Sequence[Limit] = () if task is None else task.settings.limits
+        task_quotas = self._quotas(f"task:{name}", _of(own, "task"))
+        target_quotas = _NO_LIMITS
+        if target is not None:
+            others = [
+                limit
+                for other in self._by_target.get(target, ())
+                for limit in other.settings.limits
+            ]
+            target_quotas = self._quotas(f"target:{target}", _of([*own, *others], "target"))
+        spec = self._breaker_of(task, target)
+        breaker = target if spec is None else spec.name or target or name
+        rules = _rules_of(spec)
+        if breaker is not None:
+            self.rules[breaker] = rules
+            if spec is not None:
+                self.declared.add(breaker)
+        timeout_ms = 0 if task is None else task.timeout_ms or 0
+        lease_ms = max(PROBE_LEASE_MS_MIN, rules.open_for_ms, timeout_ms + 1_000)
+        key_quotas = _of(own, "key")
+        return Plan(
+            name, target, task_quotas, target_quotas, key_quotas, breaker, spec is not None, rules,
+            lease_ms,
+        )  # fmt: skip
+
+    def _task(self, name: str) -> "Task[..., Any] | None":
+        return None if self._registry is None else self._registry.task_of(name)
+
+    def _breaker_of(self, task: "Task[..., Any] | None", target: str | None) -> "Breaker | None":
+        """The task's own, or that of another task which always has the same target."""
+        if task is not None and task.settings.breaker is not None:
+            return task.settings.breaker
+        if target is not None:
+            for other in self._by_target.get(target, ()):
+                if other.settings.breaker is not None:
+                    return other.settings.breaker
+        return None
+
+    def _quotas(self, scope: str, declared: tuple[Quota, ...]) -> tuple[Quota, ...]:
+        override = self.overrides.get(scope)
+        if override is None or not self.is_in_force(scope, override):
+            return declared
+        return override.quotas
+
+    def max_elapsed_ms(self, ticket: Ticket) -> int | None:
+        """How long after its first due an attempt may still be made, by the code of today."""
+        task = self._task(ticket.task)
+        return None if task is None else task.policy.max_elapsed_ms
+
+    def is_in_force(self, scope: str, override: Override) -> bool:
+        return override.code == self.code_of(scope)
+
+    def code_of(self, scope: str) -> bytes:
+        """What the code of today says about a scope, as a digest: the same code gives the same,
+        whatever has run yet."""
+        kind, _, name = scope.partition(":")
+        said: set[Quota] = set()
+        for task in () if self._registry is None else self._registry.all_tasks():
+            if kind == "task" and task.name != name:
+                continue
+            target = task.definition.constant_target
+            if kind == "target" and target is not None and target != name:
+                continue
+            said.update(_of(task.settings.limits, kind))
+        return blake2b(repr(sorted(said)).encode(), digest_size=8).digest()
+
+    def scopes(self) -> set[str]:
+        """Those that have limits: of registered tasks, of targets met so far, and set ones."""
+        found = {*self.overrides, *(scope for scope in self.meters)}
+        for task in () if self._registry is None else self._registry.all_tasks():
+            found.add(f"task:{task.name}")
+            if task.definition.constant_target is not None:
+                found.add(f"target:{task.definition.constant_target}")
+        return found
+
+    def quotas_of(self, scope: str) -> tuple[tuple[Quota, ...], bool]:
+        """The limits of a scope, and whether they were set in place of the code's."""
+        override = self.overrides.get(scope)
+        if override is not None and self.is_in_force(scope, override):
+            return override.quotas, True
+        kind, _, name = scope.partition(":")
+        said: dict[Quota, None] = {}
+        for plan in self._plans.values():
+            if kind == "target" and plan.target == name:
+                said.update(dict.fromkeys(plan.target_quotas))
+        if kind == "task":
+            task = self._task(name)
+            said.update(dict.fromkeys(_of(() if task is None else task.settings.limits, kind)))
+        elif kind == "target":
+            for task in self._by_target.get(name, ()):
+                said.update(dict.fromkeys(_of(task.settings.limits, kind)))
+        return tuple(said), False
+
+    # ---------------------------------------------------------------------------------- holds
+
+    def task_hold(self, plan: Plan, now_ms: int, mono_ms: int) -> Hold | None:
+        """What holds all tickets of the task."""
+        scope = f"task:{plan.task}"
+        return self._pause(scope, now_ms) or self._limit(scope, plan.task_quotas, mono_ms)
+
+    def target_hold(self, plan: Plan, now_ms: int, mono_ms: int) -> Hold | None:
+        """What holds the tickets of the task that have this target."""
+        hold = None
+        if plan.target is not None:
+            scope = f"target:{plan.target}"
+            hold = self._pause(scope, now_ms) or self._limit(scope, plan.target_quotas, mono_ms)
+        return hold or self.breaker_hold(plan, now_ms)
+
+    def breaker_hold(self, plan: Plan, now_ms: int) -> Hold | None:
+        name = plan.breaker
+        circuit = None if name is None else self.circuits.get(name)
+        if name is None or circuit is None or circuit.admits(plan.rules, now_ms):
+            return None
+        return Hold("breaker", name, wall_ms=circuit.next_ms())
+
+    def all_holds(self, plan: Plan, key: str | None, now_ms: int, mono_ms: int) -> list[Hold]:
+        """Each thing that holds a ticket now, for people."""
+        found = [self._pause(f"task:{plan.task}", now_ms)]
+        found.append(self._limit(f"task:{plan.task}", plan.task_quotas, mono_ms))
+        if plan.target is not None:
+            scope = f"target:{plan.target}"
+            found += [self._pause(scope, now_ms), self._limit(scope, plan.target_quotas, mono_ms)]
+        found.append(self.breaker_hold(plan, now_ms))
+        if key is not None:
+            wait_ms = self.key_wait_ms(plan, key, mono_ms)
+            found.append(
+                Hold("limit", f"key:{key}", mono_ms=mono_ms + wait_ms) if wait_ms else None
+            )
+        return [hold for hold in found if hold is not None]
+
+    def _pause(self, scope: str, now_ms: int) -> Hold | None:
+        pause = self.pauses.get(scope)
+        if pause is None or (pause.until_ms is not None and pause.until_ms <= now_ms):
+            return None
+        return Hold("pause", scope, wall_ms=pause.until_ms)
+
+    def _limit(self, scope: str, quotas: tuple[Quota, ...], mono_ms: int) -> Hold | None:
+        if not quotas:
+            return None
+        meter = self.meters.get(scope)
+        if meter is None:
+            meter = self._meter(self.meters, scope, mono_ms)
+        wait_ms = meter.wait_ms(quotas, mono_ms)
+        if wait_ms == 0:
+            return None
+        return Hold("limit", scope, mono_ms=None if wait_ms is None else mono_ms + wait_ms)
+
+    # ----------------------------------------------------------------------------------- keys
+
+    def key_quotas_of(self, plan: Plan, key: str) -> tuple[Quota, ...]:
+        """What counts for one key: the task's limits, or what was set for this key."""
+        if self.overrides:
+            return self._quotas(f"key:{key}", plan.key_quotas)
+        return plan.key_quotas
+
+    def key_places(self, plan: Plan, key: str) -> int:
+        """How many tickets of a key may run at once, as far as this task has a say: one, unless a
+        limit says more."""
+        counts = [quota.concurrency for quota in self.key_quotas_of(plan, key)]
+        return min((count for count in counts if count), default=1)
+
+    def key_wait_ms(self, plan: Plan, key: str, mono_ms: int) -> int:
+        """How long until the key's rates let one start; 0: now."""
+        rates = _rates(self.key_quotas_of(plan, key))
+        if not rates:
+            return 0
+        return self._meter(self.key_meters, key, mono_ms).wait_ms(rates, mono_ms) or 0
+
+    # ------------------------------------------------------------------------ starts and ends
+
+    def begin(self, permit: Permit, now_ms: int, mono_ms: int) -> None:
+        """An attempt starts, and nothing holds it."""
+        plan = permit.plan
+        permit.taken = self._meter(self.meters, f"task:{plan.task}", mono_ms).take(
+            plan.task_quotas, mono_ms
+        )
+        if plan.target is not None:
+            meter = self._meter(self.meters, f"target:{plan.target}", mono_ms)
+            permit.taken += meter.take(plan.target_quotas, mono_ms)
+        if permit.key is not None:
+            rates = _rates(self.key_quotas_of(plan, permit.key))
+            if rates:
+                meter = self._meter(self.key_meters, permit.key, mono_ms)
+                permit.taken += meter.take(rates, mono_ms)
+                meter.end()  # who runs is counted by the shard
+        name = plan.breaker
+        if name is not None:
+            self.on_trial[name] = self.on_trial.get(name, 0) + 1
+            circuit = self.circuits.get(name)
+            if circuit is not None:
+                permit.trial = circuit.begin(now_ms, plan.lease_ms)
+
+    def undo(self, permit: Permit) -> None:
+        """The attempt never began: its rates have their tokens back. `end` comes as well."""
+        for bucket in permit.taken:
+            bucket.give_back()
+        permit.taken = []
+
+    def end(self, permit: Permit, now_ms: int) -> list[tuple[str, str]]:
+        """The attempt has ended, however. What it was counted by, as (kind, name)."""
+        plan = permit.plan
+        freed = [self._end(f"task:{plan.task}")]
+        if plan.target is not None:
+            freed.append(self._end(f"target:{plan.target}"))
+        name = plan.breaker
+        if name is not None:
+            left = self.on_trial[name] - 1
+            if left:
+                self.on_trial[name] = left
+            else:
+                del self.on_trial[name]
+            circuit = self.circuits.get(name)
+            if circuit is not None:
+                if permit.trial.probe:
+                    # After an outcome this changes nothing; else the probe's turn is free again.
+                    circuit.report(plan.rules, permit.trial, NEUTRAL, now_ms)
+                    freed.append(("breaker", name))
+                if not left and circuit.is_idle(plan.rules, now_ms):
+                    del self.circuits[name]
+        return freed
+
+    def report(self, permit: Permit, outcome: Outcome, now_ms: int) -> bool:
+        """How it ended; whether its breaker opened or closed by it. `end` comes afterwards."""
+        plan = permit.plan
+        name = plan.breaker
+        if name is None:
+            return False
+        verdict = FAILURE if outcome.strikes else NEUTRAL
+        if outcome.kind in _SUCCESSES:
+            verdict = SUCCESS
+        circuit = self.circuits.get(name)
+        if not plan.is_guarded and (circuit is None or circuit.state == CLOSED):
+            return False
+        if circuit is None:
+            if verdict == NEUTRAL or (verdict == SUCCESS and plan.rules.rate is None):
+                return False
+            if len(self.circuits) >= self._circuits_kept:
+                self._drop_idle_circuits(now_ms)
+            circuit = self.circuits[name] = Circuit()
+        cause = "" if outcome.error is None else outcome.error.type
+        return circuit.report(plan.rules, permit.trial, verdict, now_ms, cause)
+
+    def trips(self, task: "Task[..., Any]", target: str | None, error: BaseException) -> bool:
+        """Whether a breaker counts this error as a failure of the target. Any thread."""
+        spec = self._breaker_of(task, target)
+        return isinstance(error, Exception if spec is None else spec.trip_on)
+
+    # --------------------------------------------------------------------------------- meters
+
+    def _end(self, scope: str) -> tuple[str, str]:
+        meter = self.meters[scope]
+        meter.end()
+        if not meter.running and not meter.buckets:
+            del self.meters[scope]
+        return "limit", scope
+
+    def _meter(self, meters: dict[str, Meter], name: str, mono_ms: int) -> Meter:
+        meter = meters.get(name)
+        if meter is None:
+            if len(meters) >= self._meters_kept:
+                self._drop_idle(mono_ms)
+            meter = meters[name] = Meter(self._since_ms)
+        return meter
+
+    def _drop_idle(self, mono_ms: int) -> None:
+        """Now and then, so that each one made pays for a look at a few."""
+        for meters in (self.meters, self.key_meters):
+            for name in [name for name, meter in meters.items() if meter.is_idle(mono_ms)]:
+                del meters[name]
+        most = max(len(self.meters), len(self.key_meters))
+        self._meters_kept = max(IDLE_METERS_MIN, 2 * most)
+
+    def _drop_idle_circuits(self, now_ms: int) -> None:
+        """Closed breakers that say no more than none would."""
+        for name, circuit in list(self.circuits.items()):
+            rules = self.rules.get(name, CircuitRules())
+            if not self.on_trial.get(name) and circuit.is_idle(rules, now_ms):
+                del self.circuits[name]
+        self._circuits_kept = max(IDLE_METERS_MIN, 2 * len(self.circuits))
+
+
+def _of(limits: "Iterable[Limit]", per: str) -> tuple[Quota, ...]:
+    """The numbers of those limits that are counted per task, target or key; equal ones once."""
+    found: dict[Quota, None] = {}
+    for limit in limits:
+        if limit.per == per:
+            starts, span_ms = limit.rate or (0, 0)
+            burst = (limit.burst or starts) if starts else 0
+            found[Quota(limit.concurrency or 0, starts, span_ms, burst)] = None
+    return tuple(found)
+
+
+def _rates(quotas: Iterable[Quota]) -> tuple[Quota, ...]:
+    return tuple(quota._replace(concurrency=0) for quota in quotas if quota.starts)
+
+
+def _rules_of(spec: "Breaker | None") -> CircuitRules:
+    if spec is None:
+        return CircuitRules()
+    return CircuitRules(
+        spec.failures, spec.window_ms, spec.rate, spec.min_calls, spec.open_for_ms,
+        spec.max_open_for_ms, spec.probes,
+    )  # fmt: skip

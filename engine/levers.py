@@ -1,0 +1,245 @@
+"""What operators change while the engine runs, and what breakers do by themselves, made durable.
+
+Each change is a record of the house, and whoever made it hears of it when that is durable. What a
+breaker does is in force at once, written after the outcome that made it, and announced when it is
+durable: a crash may forget a failure, and no trip that anybody was told of.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from parkade.admission import Admission
+from parkade.durations import datetime_of
+from parkade.guards import Override, Pause, encode_override
+from parkade.house import House
+from parkade.io import ShardIO
+from parkade.limits import CHECKPOINT_RETRY_MS, HOUSE_JOURNAL_BYTES
+from parkade.shard.breaker import CLOSED, Circuit
+from parkade.store.errors import NoRoom, StoreError
+from parkade.store.record import BreakerSet, LimitSet, Paused, Record, Resumed
+from parkade.waiters import ThreadWaiter
+
+if TYPE_CHECKING:
+    from parkade.drive import Drive
+    from parkade.host import Host
+
+__all__ = ["Levers"]
+
+T = TypeVar("T")
+ANSWER_S_MAX = 60.0
+_log = logging.getLogger("parkade.engine")
+
+
+class _Change(NamedTuple):
+    """Records to be written together, and who hears that they are durable (None) or are not."""
+
+    records: Sequence[Record]
+    then: Callable[[Exception | None], None]
+
+
+class Levers:
+    """`ask` and `change` are for any thread but a loop's; the rest is for the core thread."""
+
+    def __init__(
+        self, house: House, io: ShardIO, admission: Admission, host: "Host", drive: "Drive"
+    ) -> None:
+        self._house = house
+        self._io = io
+        self._admission = admission
+        self._guards = admission.guards
+        self._host = host
+        self._drive = drive
+        self._changes: deque[_Change] = deque()
+        self._unwritten: set[str] = set()  # breakers whose last change could not be written
+        self._retry_ms = 0
+        self._under_way = 0
+
+    # ------------------------------------------------------------------------------ any thread
+
+    def ask(self, look: Callable[[], T]) -> T:
+        """What `look` sees on the core thread, told once all that it may have seen is durable.
+        Raises what it raises, `StoreError`, `TimeoutError`."""
+        seen: list[T] = []
+
+        def begin(then: Callable[[Exception | None], None]) -> None:
+            seen.append(look())
+            self._write([], then)
+
+        self._wait_for(begin)
+        return seen[0]
+
+    def change(self, records: Sequence[Record], apply: Callable[[], None]) -> None:
+        """Writes records, then applies them on the core thread, then returns. Raises as `ask`;
+        nothing is applied then."""
+
+        def begin(then: Callable[[Exception | None], None]) -> None:
+            def written(error: Exception | None) -> None:
+                if error is None:
+                    apply()
+                then(error)
+
+            self._write(records, written)
+
+        self._wait_for(begin)
+
+    def _wait_for(self, begin: Callable[[Callable[[Exception | None], None]], None]) -> None:
+        waiter = ThreadWaiter()
+
+        def then(error: Exception | None) -> None:
+            if error is None:
+                waiter.answer(0, None, self._host.wakeups)
+            else:
+                waiter.fail(0, error, self._host.wakeups)
+
+        self._host.call(lambda: begin(then))
+        if not self._drive.wait_for(waiter, ANSWER_S_MAX):
+            raise TimeoutError("the house does not answer")
+        if waiter.error is not None:
+            raise waiter.error
+
+    # -------------------------------------------------------------------------------- operators
+
+    def pause(self, scope: str, until_ms: int | None, reason: str) -> None:
+        pause = Pause(until_ms, reason)
+        self.change(
+            [Paused(scope, until_ms, reason)],
+            lambda: self._guards.pauses.__setitem__(scope, pause),
+        )
+
+    def resume(self, scope: str) -> None:
+        def apply() -> None:
+            self._guards.pauses.pop(scope, None)
+            self._admission.wake("pause", scope)
+
+        self.change([Resumed(scope)], apply)
+
+    def set_limit(self, scope: str, concurrency: int, starts: int, span_ms: int) -> None:
+        """Zeros for what is not limited; all zero: what the code says holds again."""
+        override: Override | None = None
+        if concurrency or starts:
+            code: bytes = self.ask(lambda: self._guards.code_of(scope))
+            override = Override(concurrency, starts, span_ms, code)
+
+        def apply() -> None:
+            if override is None:
+                self._guards.overrides.pop(scope, None)
+            else:
+                self._guards.overrides[scope] = override
+            self._admission.refresh()
+            kind, _, name = scope.partition(":")
+            if kind == "key":
+                self._admission.hand_on_key(name)
+
+        encoded = None if override is None else encode_override(override)
+        self.change([LimitSet(scope, encoded)], apply)
+
+    def force_open(self, name: str, for_ms: int | None, reason: str) -> None:
+        def turn(circuit: Circuit) -> None:
+            circuit.force_open(self._host.now_ms, for_ms, reason)
+
+        self._turn_breaker(name, turn)
+
+    def close(self, name: str) -> None:
+        self._turn_breaker(name, Circuit.close)
+
+    def _turn_breaker(self, name: str, turn: Callable[[Circuit], None]) -> None:
+        def begin(then: Callable[[Exception | None], None]) -> None:
+            circuit = self._guards.circuits.setdefault(name, Circuit())
+            turn(circuit)
+            self._admission.wake("breaker", name)
+            self._write([BreakerSet(name, circuit.encode())], then)
+
+        self._wait_for(begin)
+
+    # --------------------------------------------------------------------------------- breakers
+
+    def note_breakers(self, names: Sequence[str]) -> None:
+        """These have opened or closed, by outcomes that are durable."""
+        told: list[tuple[str, str, datetime | None]] = []
+        records: list[Record] = []
+        for name in dict.fromkeys(names):
+            circuit = self._guards.circuits.get(name) or Circuit()
+            is_closed = circuit.state == CLOSED
+            until = None if is_closed or circuit.until_ms < 0 else datetime_of(circuit.until_ms)
+            told.append((name, "" if is_closed else circuit.cause, until))
+            records.append(BreakerSet(name, circuit.encode()))
+
+        def written(error: Exception | None) -> None:
+            if error is not None:
+                self._unwritten.update(names)
+                self._retry_ms = self._host.mono_ms + CHECKPOINT_RETRY_MS
+                self._host.report("writing a breaker's state", error)
+                return
+            for name, cause, until in told:
+                if until is None:
+                    _log.info("breaker %s closed", name)
+                else:
+                    _log.warning("breaker %s opened (%s); next probe at %s", name, cause, until)
+
+        self._write(records, written)
+
+    def step(self) -> None:
+        """In each pass: writes again what could not be written."""
+        if self._unwritten and self._host.mono_ms >= self._retry_ms:
+            names, self._unwritten = sorted(self._unwritten), set()
+            self.note_breakers(names)
+
+    # ---------------------------------------------------------------------------------- writing
+
+    def when_durable(self, then: Callable[[Exception | None], None]) -> None:
+        """Calls `then` once all that was changed so far is durable: at once, if it is."""
+        if self._under_way:
+            self._write([], then)
+        else:
+            then(None)
+
+    def _write(self, records: Sequence[Record], then: Callable[[Exception | None], None]) -> None:
+        self._under_way += 1
+        self._changes.append(_Change(records, then))
+        self._io.call(self._take_changes, self._written)
+
+    def _take_changes(self) -> tuple[list[_Change], Exception | None]:
+        """On the house's thread: all that has come, in one frame."""
+        changes: list[_Change] = []
+        while self._changes:
+            changes.append(self._changes.popleft())
+        records = [record for change in changes for record in change.records]
+        if not records:
+            return changes, None
+        try:
+            self._append(records)
+        except StoreError as error:
+            return changes, error
+        return changes, None
+
+    def _append(self, records: list[Record]) -> None:
+        """A second try after a recovery, since no record of these does more when it is there twice;
+        but not where there is no room."""
+        house = self._house
+        try:
+            house.append(records)
+        except NoRoom:
+            raise
+        except StoreError:
+            house.recover()
+            house.append(records)
+        if house.journal.live_bytes > HOUSE_JOURNAL_BYTES:
+            house.checkpoint(now_ms=self._host.now_ms, settled_ms=self._host.settled_ms)
+
+    def _written(
+        self, done: tuple[list[_Change], Exception | None] | None, error: Exception | None
+    ) -> None:
+        changes, failure = ([], error) if done is None else done
+        self._under_way -= len(changes)
+        for change in changes:
+            try:
+                change.then(failure)
+            except Exception as second:
+                self._host.report("telling that a change is durable", second)
+
+    def finish(self) -> None:
+        """At the end, when the house's thread is no more: writes what has come since."""
+        self._written(self._take_changes(), None)

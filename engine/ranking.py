@@ -1,0 +1,88 @@
+"""Who is first, over everything that waits: lanes, the queues they make up, and tasks.
+
+A rank is (-priority, first due, serial) of a ticket at a head; the least goes first. Heads change
+all the time, mostly for the worse. So a `Ranking` is told only of what may have become better, and
+finds out about the rest when it comes to the top.
+"""
+
+import heapq
+from itertools import count
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["Rank", "Ranked", "Ranking"]
+
+Rank = tuple[int, int, int]
+
+
+class Ranked(Protocol):
+    """What can be in a ranking, and in one at a time. `listed` is the ranking's own."""
+
+    listed: Rank | None
+
+    def head(self) -> Rank | None:
+        """The rank of its first; None: nothing of it may start."""
+        ...
+
+
+T = TypeVar("T", bound=Ranked)
+
+
+class Ranking(Generic[T]):
+    """A heap by rank. Each change costs a logarithm, and a look at the first of many nothing."""
+
+    __slots__ = ("_count", "_heap", "_listed")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Rank, int, T]] = []
+        self._count = count()
+        self._listed = 0
+
+    def note(self, item: T) -> None:
+        """The item is new, or its head may have changed."""
+        rank = item.head()
+        if rank is None:
+            return
+        listed = item.listed
+        if listed is None:
+            self._listed += 1
+        elif listed <= rank:
+            return
+        item.listed = rank
+        heapq.heappush(self._heap, (rank, next(self._count), item))
+        if len(self._heap) > 2 * self._listed + 16:
+            self._compact()
+
+    def first(self) -> T | None:
+        """The item whose head goes first; its `listed` is that head's rank."""
+        heap = self._heap
+        while heap:
+            rank, _, item = heap[0]
+            if item.listed != rank:
+                heapq.heappop(heap)  # it was listed anew since
+                continue
+            head = item.head()
+            if head == rank:
+                return item
+            self.remove_first()
+            if head is not None:
+                self.note(item)
+        return None
+
+    def remove_first(self) -> None:
+        """Take the first out; `note` brings it back."""
+        _, _, item = heapq.heappop(self._heap)
+        item.listed = None
+        self._listed -= 1
+
+    def head(self) -> Rank | None:
+        """The rank of the first; None: there is none."""
+        item = self.first()
+        return None if item is None else item.listed
+
+    def _compact(self) -> None:
+        kept: dict[int, tuple[Rank, int, T]] = {}
+        for entry in self._heap:
+            if entry[2].listed == entry[0]:
+                kept[id(entry[2])] = entry
+        self._heap = list(kept.values())
+        heapq.heapify(self._heap)
