@@ -13,7 +13,7 @@ import msgspec
 
 from kit.model import DEAD, PENDING, RUNNING, Entry, Model
 from parkade.index_keys import index_keys
-from parkade.shard import UNREAD, Shard, Unread, check, is_taken, unique_name_of
+from parkade.shard import Shard, Unread, check, is_taken, unique_name_of
 from parkade.shard.check import StoreView
 from parkade.shard.commands import (
     CONFLICT_REPLACE,
@@ -312,7 +312,8 @@ class _Expected:
         match command:
             case Submit(drafts, modes):
                 modes = modes or [0] * len(drafts)
-                return [self._submit(*each) for each in zip(drafts, modes, self.answers, strict=True)]
+                each = zip(drafts, modes, self.answers, strict=True)
+                return [self._submit(*submitted) for submitted in each]
             case Cancel(serial, reason):
                 return [model.cancel(serial, reason, now_ms)]
             case Reschedule(serial, due_ms):
