@@ -42,7 +42,7 @@ class NotOurs(StoreError):
     def __init__(self, path: str, found: str) -> None:
         super().__init__(
             f"{path} holds {found} but no manifest.json: it is not a parkade directory, or lost "
-            f"its manifest. Give an empty directory, or restore the manifest from a backup"
+            f"its manifest. Give the engine's directory or an empty one, or restore the manifest"
         )
         self.path = path
         self.found = found
