@@ -590,7 +590,8 @@ def stepped(**options: Any) -> Iterator[Stepped]:
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     path = tempfile.mkdtemp(prefix="parkade-stepped-", dir=base)
     try:
-        with mock.patch.multiple(limits, **LIMITS):
+        patched: dict[str, Any] = dict(LIMITS)
+        with mock.patch.multiple(limits, **patched):
             shard = Stepped(path, **options)
             try:
                 yield shard

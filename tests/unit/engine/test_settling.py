@@ -318,7 +318,7 @@ def test_an_error_that_lies_about_itself_is_settled_too(bench: Bench) -> None:
 
     class Hidden(Exception):
         @property
-        def __traceback__(self) -> Any:
+        def __traceback__(self) -> Any:  # type: ignore[override]
             raise Unspeakable()
 
     odd, hidden = bench.raised(Odd()), bench.raised(Hidden("hidden"))
