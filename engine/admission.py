@@ -111,8 +111,8 @@ class _Task:
 
     __slots__ = ("hold", "kind", "listed", "plan", "queues")
 
-    def __init__(self, kind: str | None, plan: Plan) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, plan: Plan) -> None:
+        self.kind = kind  # empty: there is no handler
         self.plan = plan
         self.queues: Ranking[_Queue] = Ranking()
         self.hold: Hold | None = None
@@ -173,12 +173,15 @@ class Admission:
         if not self.has_places:
             return
         self._look(now_ms, now_ms if mono_ms is None else mono_ms, settled_ms, shards)
-        for _ in range(START_BATCH_MAX):
-            permit = self._next()
-            if permit is None:
+        left = START_BATCH_MAX
+        while left:
+            queue = self._first_queue()
+            if queue is None:
                 self.is_stirred = False
                 return
-            yield Pick(permit.shard, permit.serial, permit.kind, permit)
+            for permit in self._take_from(queue, left):
+                left -= 1
+                yield Pick(permit.shard, permit.serial, permit.kind, permit)
 
     def _look(
         self, now_ms: int, mono_ms: int, settled_ms: int | None, shards: Sequence[ShardLanes]
@@ -211,7 +214,8 @@ class Admission:
             for post in shelf:
                 self._note_post(post)
 
-    def _next(self) -> Permit | None:
+    def _first_queue(self) -> _Queue | None:
+        """Where the ticket waits that goes first of all that nothing holds."""
         now_ms, mono_ms = self._clocks
         while True:
             task = self._first_task()
@@ -219,22 +223,16 @@ class Admission:
                 return None
             hold = self.guards.task_hold(task.plan, now_ms, mono_ms)
             if hold is not None:
-                assert task.kind is not None
                 self._ready[task.kind].remove_first()
                 self._put_under(task, hold)
                 continue
             queue = task.queues.first()
             assert queue is not None
             hold = self.guards.target_hold(queue.plan, now_ms, mono_ms)
-            if hold is not None:
-                task.queues.remove_first()
-                self._put_under(queue, hold)
-                continue
-            post = queue.posts.first()
-            assert post is not None
-            permit = self._take_from(post)
-            if permit is not None:
-                return permit
+            if hold is None:
+                return queue
+            task.queues.remove_first()
+            self._put_under(queue, hold)
 
     def _first_task(self) -> _Task | None:
         best: _Task | None = None
@@ -245,31 +243,54 @@ class Admission:
                     best = task
         return best
 
-    def _take_from(self, post: _Post) -> Permit | None:
+    def _take_from(self, queue: _Queue, most: int) -> Iterator[Permit]:
+        """The first of a queue, and those behind it that go before all others: in this round what
+        holds the others does not change. One at a time where there is something to count."""
+        kind, is_counted = queue.task.kind, self.guards.is_counted(queue.plan)
+        bound = self._bound(queue.task)
+        while most and self.used[kind] < self.places[kind]:
+            post = queue.posts.first()
+            if post is None or (bound is not None and bound < _rank(post)):
+                return
+            permit, is_alone = self._take_first(post)
+            if permit is not None:
+                most -= 1
+                yield permit
+            if is_counted or not is_alone:
+                return
+
+    def _bound(self, task: _Task) -> Rank | None:
+        """Before which rank nobody outside of the first queue of this task, the first one, goes."""
+        ranks = [task.queues.second()]
+        for kind, ranking in self._ready.items():
+            if self.used[kind] < self.places[kind]:
+                ranks.append(ranking.second() if kind == task.kind else ranking.head())
+        return min((rank for rank in ranks if rank is not None), default=None)
+
+    def _take_first(self, post: _Post) -> tuple[Permit | None, bool]:
         """The first of a lane, if it is still the best of all once those who may not start have
-        stepped aside. None: the order has to be looked at again."""
+        stepped aside; and whether the heads of all other lanes are what they were."""
         owner, lane, queue = post.owner, post.lane, post.queue
         now_ms, mono_ms = self._clocks
-        rank = post.listed
-        owner.placement.clear_head(lane, now_ms)
+        placement = owner.placement
+        placement.clear_head(lane, now_ms)
         serial = None
-        if lane.window and lane.head == rank:
-            serial = owner.placement.pop(lane, now_ms)
+        if lane.window and lane.head == post.listed:
+            serial = placement.pop(lane, now_ms)
         else:
             self.thinned.add(owner.number)
-        self._note_fresh(owner)
+        is_alone = self._note_fresh(owner, lane)
         if serial is None:
-            return None
-        ticket = owner.placement.memory.hot[serial]
+            return None, is_alone
+        ticket = placement.memory.hot[serial]
         kind = queue.task.kind
-        assert kind is not None
         permit = Permit(owner.number, serial, kind, queue.plan, ticket.key)
         if ticket.is_suspect:
             self.suspect_running = (owner.number, serial)
             permit.is_suspect = True
         self.guards.begin(permit, now_ms, mono_ms)
         self.used[kind] += 1
-        return permit
+        return permit, is_alone
 
     # -------------------------------------------------------------------------------- freeing
 
@@ -324,10 +345,13 @@ class Admission:
 
     # --------------------------------------------------------------------------------- noting
 
-    def _note_fresh(self, owner: _Owner) -> None:
-        """Lanes whose heads have changed since the last time."""
+    def _note_fresh(self, owner: _Owner, known: Lane | None = None) -> bool:
+        """Lanes whose heads have changed since the last time; True: none but that one."""
+        is_known = True
         for lane in owner.placement.lanes.take_fresh():
             self._note(owner, lane)
+            is_known = is_known and lane is known
+        return is_known
 
     def _note(self, owner: _Owner, lane: Lane) -> None:
         post = owner.posts.get(lane)
@@ -344,17 +368,16 @@ class Admission:
         self._note_post(post)
 
     def _note_post(self, post: _Post) -> None:
-        post.queue.posts.note(post)
-        self._list(post.queue)
+        if post.queue.posts.note(post):
+            self._list(post.queue)
 
     def _list(self, queue: _Queue) -> None:
         """Puts a queue, and its task, where they are found if they may start."""
         if queue.hold is None:
             task = queue.task
-            task.queues.note(queue)
-            if task.hold is None and task.kind is not None:
+            if task.queues.note(queue) and task.hold is None and task.kind:
                 self._ready[task.kind].note(task)
-                self.is_stirred = True
+            self.is_stirred = True
 
     def _queue(self, task_name: str, target: str | None) -> _Queue:
         queue = self._queues.get((task_name, target))
@@ -362,7 +385,7 @@ class Admission:
             plan = self.guards.plan_of(task_name, target)
             task = self._tasks.get(plan.task)
             if task is None:
-                kind = self._handlers.kinds().get(task_name)
+                kind = self._handlers.kinds().get(task_name, "")
                 task = self._tasks[plan.task] = _Task(kind, plan)
             queue = self._queues[task_name, target] = _Queue((task_name, target), task, plan)
         return queue
@@ -394,7 +417,7 @@ class Admission:
                 self._list(held)
             else:
                 self._queues.pop(held.key, None)
-        elif held.kind is not None:
+        elif held.kind:
             self._ready[held.kind].note(held)
         self.is_stirred = True
 
@@ -534,6 +557,6 @@ class _Gate:
         return self._admission.reason_of(self._owner, ticket)
 
 
-def _rank(task: _Task) -> Rank:
-    assert task.listed is not None
-    return task.listed
+def _rank(listed: _Task | _Post) -> Rank:
+    assert listed.listed is not None
+    return listed.listed

@@ -93,6 +93,7 @@ class Plan(NamedTuple):
     key_quotas: tuple[Quota, ...]
     breaker: str | None
     is_guarded: bool  # the code asks for a breaker; else only operators open one
+    has_limits: bool
     rules: CircuitRules
     lease_ms: int
 
@@ -192,8 +193,8 @@ class Guards:
         lease_ms = max(PROBE_LEASE_MS_MIN, rules.open_for_ms, timeout_ms + 1_000)
         key_quotas = _of(own, "key")
         return Plan(
-            name, target, task_quotas, target_quotas, key_quotas, breaker, spec is not None, rules,
-            lease_ms,
+            name, target, task_quotas, target_quotas, key_quotas, breaker, spec is not None,
+            bool(task_quotas or target_quotas), rules, lease_ms,
         )  # fmt: skip
 
     def _task(self, name: str) -> "Task[..., Any] | None":
@@ -278,6 +279,11 @@ class Guards:
             scope = f"target:{plan.target}"
             hold = self._pause(scope, now_ms) or self._limit(scope, plan.target_quotas, mono_ms)
         return hold or self.breaker_hold(plan, now_ms)
+
+    def is_counted(self, plan: Plan) -> bool:
+        """Whether a start may hold the next one of this plan."""
+        circuit = None if plan.breaker is None else self.circuits.get(plan.breaker)
+        return plan.has_limits or (circuit is not None and circuit.state != CLOSED)
 
     def breaker_hold(self, plan: Plan, now_ms: int) -> Hold | None:
         name = plan.breaker

@@ -37,20 +37,21 @@ class Ranking(Generic[T]):
         self._count = count()
         self._listed = 0
 
-    def note(self, item: T) -> None:
-        """The item is new, or its head may have changed."""
+    def note(self, item: T) -> bool:
+        """The item is new, or its head may have changed; whether it goes earlier than before."""
         rank = item.head()
         if rank is None:
-            return
+            return False
         listed = item.listed
         if listed is None:
             self._listed += 1
         elif listed <= rank:
-            return
+            return False
         item.listed = rank
         heapq.heappush(self._heap, (rank, next(self._count), item))
         if len(self._heap) > 2 * self._listed + 16:
             self._compact()
+        return True
 
     def first(self) -> T | None:
         """The item whose head goes first; its `listed` is that head's rank."""
@@ -63,10 +64,17 @@ class Ranking(Generic[T]):
             head = item.head()
             if head == rank:
                 return item
-            self.remove_first()
-            if head is not None:
-                self.note(item)
+            if head is None:
+                self.remove_first()
+            else:
+                item.listed = head
+                heapq.heapreplace(heap, (head, next(self._count), item))
         return None
+
+    def second(self) -> Rank | None:
+        """No item but the first goes before that rank; None: there is no other."""
+        following = self._heap[1:3]
+        return min(following)[0] if following else None
 
     def remove_first(self) -> None:
         """Take the first out; `note` brings it back."""

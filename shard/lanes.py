@@ -74,6 +74,7 @@ class Lanes:
         "seats",
         "seq",
         "total",
+        "unsorted",
     )
 
     def __init__(
@@ -97,8 +98,10 @@ class Lanes:
         self.changed: set[Lane] = set()
         self.heads_order: list[tuple[tuple[int, int, int], Lane]] = []
         self.hungry: set[Lane] = set()  # lanes that may want a refill
-        # Lanes whose head may have changed since admission asked; None: it never did.
+        # Lanes whose head may have changed: `changed` since it was sorted in and admission asked,
+        # `fresh` since admission asked (None: it never did), `unsorted` since it was sorted in.
         self.fresh: set[Lane] | None = None
+        self.unsorted: set[Lane] = set()
         # Lanes in which nobody could start, for want of room aside.
         self.passed: set[Lane] = set()
         self.keys = Keys()
@@ -403,7 +406,7 @@ class Lanes:
     def sorted_heads(self) -> list[tuple[tuple[int, int, int], Lane]]:
         """Each lane that has a head, under its `order`, sorted; to be read only."""
         order = self.heads_order
-        for lane in self.changed:
+        for lane in self.changed | self.unsorted if self.unsorted else self.changed:
             if lane.order is not None:
                 del order[bisect_left(order, (lane.order,))]
                 lane.order = None
@@ -413,6 +416,7 @@ class Lanes:
         if self.fresh is not None:
             self.fresh |= self.changed
         self.changed.clear()
+        self.unsorted.clear()
         return order
 
     def watch(self, gate: StartGate) -> None:
@@ -423,10 +427,16 @@ class Lanes:
     def take_fresh(self) -> Collection[Lane]:
         """The lanes whose head may have changed since the last time, empty ones too; all that have
         a head the first time."""
-        order = self.sorted_heads()
-        fresh = [lane for _, lane in order] if self.fresh is None else self.fresh
-        if self.fresh is None or fresh:
+        if self.fresh is None:
+            fresh = {lane for _, lane in self.sorted_heads()}
             self.fresh = set()
+            return fresh
+        if not self.changed and not self.fresh:
+            return ()
+        fresh = self.fresh | self.changed
+        self.unsorted |= self.changed
+        self.changed.clear()
+        self.fresh.clear()
         return fresh
 
     def clear_head(self, lane: Lane, now_ms: int, early: list[Ticket]) -> None:

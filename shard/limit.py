@@ -5,7 +5,7 @@ that never goes back, and decides nothing by itself: ask `wait_ms`, then `take`.
 numbers throughout, so no rounding lets one more through than the rate says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 __all__ = ["Bucket", "Meter", "Quota"]
@@ -98,9 +98,11 @@ class Meter:
                 wait_ms = max(wait_ms, bucket.wait_ms(now_ms))
         return wait_ms
 
-    def take(self, quotas: Iterable[Quota], now_ms: int) -> list[Bucket]:
+    def take(self, quotas: Sequence[Quota], now_ms: int) -> list[Bucket]:
         """One starts: it may. The buckets that a token was taken from, for `undo`."""
         self.running += 1
+        if not quotas:
+            return []
         # Two limits with one rate have one bucket, and a start is one token of it.
         taken = {id(bucket): bucket for bucket in map(self._bucket, quotas) if bucket is not None}
         for bucket in taken.values():
