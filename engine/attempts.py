@@ -144,7 +144,7 @@ class Attempts:
         reader = shard.reader
 
         def done(got: Any) -> None:
-            stale = shard.is_stale(min(body.snapshot_lsn for body in got))
+            stale = shard.is_stale(min(body.snapshot_commit for body in got))
             found: list[tuple[int, bytes]] = []
             again: list[int] = []
             for serial, body in zip(serials, got, strict=True):

@@ -126,7 +126,7 @@ class Checkpointing:
         if current is None:
             return
         if shard.checkpointing is not self or not shard.is_open:
-            current.commit = commit or Commit(0, False, 0, False, False)
+            current.commit = commit or Commit(0, 0, False, 0, False, False)
             if shard.status == "recovering":
                 shard.recover()
             return
@@ -144,7 +144,7 @@ class Checkpointing:
         self._has_refine_due, self._has_upkeep = commit.has_refine_due, commit.has_upkeep
         shard.checkpoints += 1
         try:
-            shard.core.complete(current.lsn, current.placed, shard.store.lane_rows)
+            shard.core.complete(current.lsn, current.placed, shard.store.lane_rows, commit.number)
         except Exception as error:
             shard.poison(error)
             return

@@ -45,8 +45,8 @@ class Read(msgspec.Struct):
     damaged_names: dict[bytes, RowDamaged] = msgspec.field(default_factory=dict)
 
     @property
-    def snapshot_lsn(self) -> int:
-        return self.loaded.snapshot_lsn
+    def snapshot_commit(self) -> int:
+        return self.loaded.snapshot_commit
 
     def damage_to(self, need: Need) -> Exception | None:
         """What is wrong with the rows that an ask needs; None: they are there, or are not."""
@@ -67,20 +67,20 @@ class SweepRead(msgspec.Struct):
 class Body(msgspec.Struct):
     """A payload or a result; None: there is no row. `is_damaged`: there is one, and it is bad."""
 
-    snapshot_lsn: int
+    snapshot_commit: int
     body: bytes | None
     is_damaged: bool = False
 
 
 class History(msgspec.Struct):
-    snapshot_lsn: int
+    snapshot_commit: int
     rows: list[AttemptRow]
 
 
 class Heads(msgspec.Struct):
     """Part of an index, newest first: `last` is the lowest serial walked, None at its end."""
 
-    snapshot_lsn: int
+    snapshot_commit: int
     tickets: list[Ticket]
     walked: int
     last: int | None
@@ -98,7 +98,7 @@ class StoreReader:
     ) -> Read:
         """Heads with their unique rows (and bodies), and unique rows by name."""
         with self.store.snapshot() as snapshot:
-            got = Read(Loaded(snapshot.lsn, {}, {}))
+            got = Read(Loaded(snapshot.commit, {}, {}))
             for name in uniques:
                 try:
                     got.loaded.uniques[name] = _unique(snapshot, name)
@@ -116,19 +116,19 @@ class StoreReader:
             if got.expiries:
                 entries += [SweptEntry(*position, 0, 0, True) for position in got.expiries]
                 entries.sort()
-            return SweepRead(Swept(snapshot.lsn, entries, got.position), got.needs_refine)
+            return SweepRead(Swept(snapshot.commit, entries, got.position), got.needs_refine)
 
     def refill(self, ask: RefillAsk) -> tuple[Refilled, set[int]]:
         """The next rows of a lane, with the heads and unique rows of their tickets."""
         with self.store.snapshot() as snapshot:
             after = ask.after if ask.after > POSITION_FIRST else None  # before all: from the first
             rows = snapshot.lane_rows(ask.lane_number, limit=ask.limit, after=after)
-            got = Read(Loaded(snapshot.lsn, {}, {}))
+            got = Read(Loaded(snapshot.commit, {}, {}))
             for _, serial, _ in rows:
                 self._load_one(snapshot, serial, True, got, in_lane=True)
         ranks = [(first_due_ms, serial) for first_due_ms, serial, _ in rows]
         is_end = len(rows) < ask.limit
-        refilled = Refilled(ask.lane_number, got.snapshot_lsn, ranks, is_end, got.loaded)
+        refilled = Refilled(ask.lane_number, got.snapshot_commit, ranks, is_end, got.loaded)
         return refilled, got.damaged
 
     def body(self, serial: int) -> Body:
@@ -136,13 +136,13 @@ class StoreReader:
             try:
                 body = snapshot.body(serial)
             except RowDamaged:
-                return Body(snapshot.lsn, None, is_damaged=True)
-            return Body(snapshot.lsn, None if body is None else body[1])
+                return Body(snapshot.commit, None, is_damaged=True)
+            return Body(snapshot.commit, None if body is None else body[1])
 
     def history(self, serial: int) -> History:
         with self.store.snapshot() as snapshot:
             rows = [_decode_attempt(row) for _, row in snapshot.history(serial)]
-            return History(snapshot.lsn, rows)
+            return History(snapshot.commit, rows)
 
     def ended(self, state: int, digest: bytes, before_ms: int, limit: int) -> list[int]:
         """Tickets of a task that ended in `state` before a time, those that ended first coming
@@ -156,7 +156,7 @@ class StoreReader:
     ) -> Heads:  # fmt: skip
         """Tickets of an index (None: of the table) that fit, with serials below `before`."""
         with self.store.snapshot() as snapshot:
-            found = Heads(snapshot.lsn, [], 0, before)
+            found = Heads(snapshot.commit, [], 0, before)
             while len(found.tickets) < count and found.walked < walk_max:
                 assert found.last is not None
                 count_max = min(256, walk_max - found.walked)

@@ -509,7 +509,7 @@ class ShardHost:
     def _loaded(self, got: Read) -> None:
         batch, self.loading = self.loading or [], None
         self.quarantined |= got.damaged
-        if self.is_stale(got.snapshot_lsn):
+        if self.is_stale(got.snapshot_commit):
             self.waiting = batch + self.waiting
             return
         for ask, need in batch:
@@ -528,9 +528,9 @@ class ShardHost:
         if ticket is not None:
             self.placement.leave(ticket)
 
-    def is_stale(self, snapshot_lsn: int) -> bool:
+    def is_stale(self, snapshot_commit: int) -> bool:
         """Whether a completion has been processed since what was read."""
-        if snapshot_lsn < self.core.completed_lsn:
+        if snapshot_commit < self.core.completed_commit:
             self.dropped_reads += 1
             return True
         self.dropped_reads = 0
@@ -568,7 +568,7 @@ class ShardHost:
                 self.put(ask)
             elif error is not None:
                 self._fail_one(ask, self.host.failure(self.number, error))
-            elif self.is_stale(got.snapshot_lsn):
+            elif self.is_stale(got.snapshot_commit):
                 self.asks.append(ask)
             else:
                 self._finish(ask, found, got)

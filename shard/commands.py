@@ -169,9 +169,9 @@ class Parked(_Plain, frozen=True):
 
 
 class Loaded(_Plain, frozen=True):
-    """What was read from the store, and the LSN of the snapshot it was read from."""
+    """What was read from the store, and the number of the commit that its snapshot saw."""
 
-    snapshot_lsn: int
+    snapshot_commit: int
     tickets: dict[int, Parked | None]
     uniques: dict[bytes, UniqueRow | None]
 

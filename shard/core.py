@@ -130,9 +130,9 @@ class Shard(Applying):
         body = self.memory.body(serial)
         return None if body is UNREAD else body
 
-    def keep_payload(self, serial: int, payload: bytes, snapshot_lsn: int) -> bool:
+    def keep_payload(self, serial: int, payload: bytes, snapshot_commit: int) -> bool:
         """A payload was read. False: stale; read it again. It may or may not be kept."""
-        if not self.memory.is_fresh(snapshot_lsn):
+        if not self.memory.is_fresh(snapshot_commit):
             return False
         if serial in self.memory.hot and self.memory.body(serial) is UNREAD:
             self.memory.keep_payload(serial, payload)
@@ -182,11 +182,13 @@ class Shard(Applying):
         cut_lsn: int,
         placed: Mapping[int, StoredAt | None],
         lane_rows: Mapping[int, int],
+        commit: int,
     ) -> None:
         """The commit of the checkpoint is done.
 
         `placed` says how each ticket of the flight stands in the store now, `lane_rows` how many
-        rows each lane has there. Clean tickets that nobody needs leave memory.
+        rows each lane has there. `commit` is its number: what snapshots say that they saw. Clean
+        tickets that nobody needs leave memory.
         """
         lanes = self.placement.lanes
         flight = self.memory.flight
@@ -194,6 +196,7 @@ class Shard(Applying):
         for serial, move in flight.moves.items():
             self.placement.move_completed(serial, move)
         self.memory.complete(cut_lsn, placed, self.placement.keeps)
+        self.memory.completed_commit = commit
         lanes.rows_counted(lane_rows)
         self.placement.completed()
 
@@ -214,6 +217,11 @@ class Shard(Applying):
     def completed_lsn(self) -> int:
         """The LSN of the last checkpoint whose completion was processed."""
         return self.memory.completed_lsn
+
+    @property
+    def completed_commit(self) -> int:
+        """The number of that commit; 0 before the first."""
+        return self.memory.completed_commit
 
     @property
     def dirty(self) -> Generation:

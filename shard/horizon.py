@@ -59,7 +59,7 @@ class SweptEntry(NamedTuple):
 class Swept(NamedTuple):
     """Every entry with from_pos < (due, serial) <= position, in order, of one snapshot."""
 
-    snapshot_lsn: int
+    snapshot_commit: int
     entries: Sequence[SweptEntry]
     position: tuple[int, int]
 
@@ -218,7 +218,7 @@ class Horizon:
     def swept(self, result: Swept, now_ms: int) -> bool:
         """The sweep was read. False: it may not be used, and is wanted again. Rule 4."""
         asked_from, self.sweep_from = self.sweep_from, None
-        if not self.memory.is_fresh(result.snapshot_lsn):
+        if not self.memory.is_fresh(result.snapshot_commit):
             self.sweep_drops += 1
             return False
         self.sweep_drops = 0

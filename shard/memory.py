@@ -44,6 +44,7 @@ class Memory:
     """
 
     __slots__ = (
+        "completed_commit",
         "completed_lsn",
         "dirty",
         "flight",
@@ -59,6 +60,7 @@ class Memory:
 
     def __init__(self, completed_lsn: int, payload_bytes_max: int) -> None:
         self.completed_lsn = completed_lsn
+        self.completed_commit = 0  # of the store; two commits may be at one LSN
         self.hot: dict[int, Ticket] = {}
         self.dirty = Generation()
         self.flight: Generation | None = None
@@ -92,9 +94,9 @@ class Memory:
         flight = self.flight
         return serial not in self.dirty.tickets and (flight is None or serial not in flight.tickets)
 
-    def is_fresh(self, snapshot_lsn: int) -> bool:
+    def is_fresh(self, snapshot_commit: int) -> bool:
         """Whether what was read from a snapshot may be used: no completion has overtaken it."""
-        return snapshot_lsn >= self.completed_lsn
+        return snapshot_commit >= self.completed_commit
 
     def row(self, name: bytes) -> UniqueRow | Unread | None:
         """A unique row; None when there is none; UNREAD when only the store can tell."""
@@ -188,7 +190,7 @@ class Memory:
 
         The tickets that came in; None when the read is stale, and nothing did.
         """
-        if not self.is_fresh(loaded.snapshot_lsn):
+        if not self.is_fresh(loaded.snapshot_commit):
             return None
         taken = []
         for serial, parked in loaded.tickets.items():

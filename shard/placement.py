@@ -186,7 +186,7 @@ class Placement(Horizon):
         """
         memory, lanes = self.memory, self.lanes
         self.loads_out -= 1
-        if not memory.is_fresh(loaded.snapshot_lsn):
+        if not memory.is_fresh(loaded.snapshot_commit):
             self._load_drops += 1
             self.load_queue.extend(asked)
             return False
@@ -240,7 +240,7 @@ class Placement(Horizon):
         lane = self.lanes.lane_by_number(result.lane_number)
         lane.is_refilling = False
         self.refills_out -= 1
-        if not self.memory.is_fresh(result.snapshot_lsn):
+        if not self.memory.is_fresh(result.snapshot_commit):
             self._refill_drops += 1
             return False
         self._refill_drops = 0

@@ -32,7 +32,7 @@ class Refilled(NamedTuple):
     """
 
     lane_number: int
-    snapshot_lsn: int
+    snapshot_commit: int
     rows: Sequence[tuple[int, int]]
     is_end: bool
     loaded: Loaded

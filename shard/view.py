@@ -18,7 +18,7 @@ class View:
 
     def __init__(self, memory: Memory, loaded: Loaded | None) -> None:
         self.memory = memory
-        fresh = loaded is not None and memory.is_fresh(loaded.snapshot_lsn)
+        fresh = loaded is not None and memory.is_fresh(loaded.snapshot_commit)
         self.loaded = loaded if fresh else None
         self.records: list[Record] = []
         self.answers: list[Answer | Refusal] = []

@@ -22,11 +22,16 @@ class Claim(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A batch that is durable. `has_refine_due`: an agenda bucket whose time is near still waits to
-    be split, so commit again soon, even with nothing in the batch. `has_upkeep`: there is garbage
-    left to clear, in no hurry."""
+    """A batch that is durable.
+
+    `number` grows with each commit, also where the LSN stands still; a snapshot tells which one it
+    sees. `has_refine_due`: an agenda bucket whose time is near still waits to be split, so commit
+    again soon, even with nothing in the batch. `has_upkeep`: there is garbage left to clear, in no
+    hurry.
+    """
 
     lsn: int
+    number: int
     has_grown: bool
     written_bytes: int
     has_refine_due: bool

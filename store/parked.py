@@ -237,6 +237,7 @@ class Parked(ParkedReader):
                 at=self._at,
             )
             self._at("before_commit")
+            number = transaction.id()
         with suppress(OSError, ReadFailed):  # the batch is durable; the next commit does it
             fill_up(self._environment, self.path)
         for key in spent:
@@ -246,7 +247,12 @@ class Parked(ParkedReader):
         self._adopt(written.state, dict(batch.counters), written.lane_rows)
         has_upkeep = written.has_upkeep or bool(self._spent)
         return Commit(
-            batch.lsn, has_grown, written.written_bytes, written.has_refine_due, has_upkeep
+            batch.lsn,
+            number,
+            has_grown,
+            written.written_bytes,
+            written.has_refine_due,
+            has_upkeep,
         )
 
     def _grow_ahead(self, need_bytes: int) -> bool:

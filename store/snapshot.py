@@ -72,6 +72,12 @@ class Snapshot:
         """The LSN whose state this is."""
         return self.state().lsn
 
+    @property
+    def commit(self) -> int:
+        """The number of the commit that made this state (`Commit.number`): two may be at one LSN,
+        since what moves into its lane's rows leaves no record."""
+        return self.transaction.id()
+
     def state(self) -> State:
         """LSN, epoch and settled time as committed. Raises `Damage`."""
         if self._state is None:

@@ -255,7 +255,8 @@ class Rig:
         """The core hears of the commit."""
         assert self.committed is not None
         batch, self.committed = self.committed, None
-        self.core.complete(batch.lsn, batch.placed, self.store.lane_rows())
+        store = self.store
+        self.core.complete(batch.lsn, batch.placed, store.lane_rows(), store.commits)
 
     def checkpoint(self) -> None:
         """All of it at once."""

@@ -122,6 +122,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.lsn = 0
+        self.commits = 0
         self.counters: dict[tuple[str, int], int] = {}
         self.heads: dict[int, bytes] = {}
         self.bodies: dict[int, bytes] = {}
@@ -168,6 +169,7 @@ class FakeStore:
         self.history.update(batch.history)
         self.counters = dict(batch.counters)
         self.lsn = batch.lsn
+        self.commits += 1
 
     def _leave(self, serial: int, due_ms: int, first_due_ms: int, number: int) -> None:
         if self.rows.pop((number, first_due_ms, serial), None) is None:
@@ -212,7 +214,7 @@ class FakeStore:
             number = numbers[encode_lane(ticket.lane)]
             at = stored_at(ticket, number, expiry_ms=expiry_ms)
             tickets[serial] = Parked(ticket, at, self.bodies.get(serial))
-        return Loaded(self.lsn, tickets, uniques)
+        return Loaded(self.commits, tickets, uniques)
 
     def sweep(self, ask: SweepAsk) -> Swept:
         """The agenda from a position to a time; never more entries than asked for."""
@@ -222,9 +224,9 @@ class FakeStore:
         until = (ask.until_ms, SERIAL_MAX)
         entries = [SweptEntry(*e) for e in found if ask.from_pos < (e[0], e[1]) <= until]
         if len(entries) <= ask.limit:
-            return Swept(self.lsn, entries, until)
+            return Swept(self.commits, entries, until)
         entries = entries[: ask.limit]
-        return Swept(self.lsn, entries, (entries[-1].due_ms, entries[-1].serial))
+        return Swept(self.commits, entries, (entries[-1].due_ms, entries[-1].serial))
 
     def refill(self, ask: RefillAsk) -> Refilled:
         """The rows of a lane after a rank, with their tickets."""
@@ -235,7 +237,7 @@ class FakeStore:
         )
         taken = rows[: ask.limit]
         loaded = self.load([serial for _, serial in taken])
-        return Refilled(ask.lane_number, self.lsn, taken, len(rows) <= ask.limit, loaded)
+        return Refilled(ask.lane_number, self.commits, taken, len(rows) <= ask.limit, loaded)
 
     def attempts(self, serial: int) -> list[AttemptRow]:
         return [decode_attempt(row) for place, row in self.history.items() if place[0] == serial]

@@ -146,10 +146,10 @@ def an_old_payload_is_not_kept() -> None:
     serial = rig.submit()
     rig.settle_down()
     rig.checkpoint()
-    lsn = rig.store.lsn
+    commit = rig.store.commits
     rig.submit(HOUR)
     rig.checkpoint()
-    assert not rig.core.keep_payload(serial, b"old", lsn)
+    assert not rig.core.keep_payload(serial, b"old", commit)
 
 
 def every_read_counts_as_fresh(patch: pytest.MonkeyPatch) -> None:

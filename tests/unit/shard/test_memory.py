@@ -30,7 +30,7 @@ def test_there_is_one_flight_at_a_time() -> None:
     with pytest.raises(AssertionError, match="no checkpoint"):
         rig.core.merge_back()
     with pytest.raises(AssertionError, match="no checkpoint"):
-        rig.core.complete(0, {}, {})
+        rig.core.complete(0, {}, {}, 1)
 
 
 def test_a_ticket_changed_twice_between_cuts_is_copied_once() -> None:
@@ -86,10 +86,10 @@ def test_a_payload_is_at_hand_for_what_is_soon_to_start() -> None:
     rig.complete()
     assert rig.core.payload(small) == b"x" * 15
     assert rig.core.payload(large) is None, "the cache is bounded"
-    assert not rig.core.keep_payload(large, b"y" * 15, rig.store.lsn - 1)
-    assert rig.core.keep_payload(large, b"y" * 15, rig.store.lsn)
+    assert not rig.core.keep_payload(large, b"y" * 15, rig.store.commits - 1)
+    assert rig.core.keep_payload(large, b"y" * 15, rig.store.commits)
     rig.do(Cancel(small))
-    assert rig.core.keep_payload(large, b"y" * 15, rig.store.lsn)
+    assert rig.core.keep_payload(large, b"y" * 15, rig.store.commits)
     assert rig.core.payload(large) == b"y" * 15
     rig.checked()
 

@@ -340,6 +340,20 @@ def test_a_million_tickets_of_a_busy_key_wait_in_bounded_memory() -> None:
     assert sorted(run_all(rig)) == serials[1:]
 
 
+def test_a_checkpoint_without_records_overtakes_a_read_as_well() -> None:
+    """It may have moved tickets into the rows of their lanes, and its LSN is the former one's."""
+    rig = Rig()
+    rig.submit(HOUR)
+    rig.checkpoint()
+    lsn = rig.store.lsn
+    assert rig.begin_sweep()
+    rig.checkpoint()
+    assert rig.store.lsn == lsn
+    assert rig.end_reads() == [False]
+    assert rig.begin_sweep()
+    assert rig.end_reads() == [True]
+
+
 def test_a_full_set_of_moves_asks_for_a_checkpoint() -> None:
     bounds = SMALL._replace(wheel_max=50, sweep_limit=50, moves_max=5)
     rig = Rig(bounds)
