@@ -16,9 +16,15 @@ from parkade import Engine, Ticket
 engine = Engine("reminders-data", keep_done="1y")
 
 
+def say(line: str) -> None:
+    """A whole line at once: handlers and the main program speak from different threads."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 @engine.task(unique="{name}")  # one ticket for each name, however often it is submitted
 def remind(name: str, text: str) -> str:
-    print(f"reminder {name}: {text}", flush=True)
+    say(f"reminder {name}: {text}")
     return f"{name} was reminded"
 
 
@@ -37,12 +43,12 @@ def main(path: str) -> None:
         for row in csv.DictReader(file):
             ticket = park(row)
             info = ticket.info()
-            print("parked" if ticket.created else "known", ticket.id, row["name"], flush=True)
+            say(f"{'parked' if ticket.created else 'known'} {ticket.id} {row['name']}")
             if info.due_at < info.as_of + timedelta(minutes=1):
                 soon.append(ticket)
         for ticket in soon:
-            print(ticket.result(timeout="1m"), flush=True)
-        print("the others sleep on; run this again whenever you like")
+            say(ticket.result(timeout="1m"))
+        say("the others sleep on; run this again whenever you like")
 
 
 if __name__ == "__main__":
