@@ -83,8 +83,12 @@ class Host:
     def _call_for(
         self, number: int, function: Callable[..., None], arguments: tuple[Any, ...]
     ) -> None:
-        self.shards[number].is_stirred = True
-        function(*arguments)
+        shard = self.shards[number]
+        shard.is_stirred = True
+        try:
+            function(*arguments)
+        except Exception as error:
+            shard.call_failed(error)
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls `function` on the core thread, in the next pass."""

@@ -427,6 +427,13 @@ class ShardHost:
         self.install(opened)
         self.host.shard_recovered(self)
 
+    def call_failed(self, error: Exception) -> None:
+        """What came back from its threads could not be taken in: its memory may be half changed."""
+        if self.status == RECOVERING:
+            self.refuse(error)
+        else:
+            self.poison(error)
+
     def refuse(self, error: BaseException) -> None:
         """Serves no more: whoever asks is answered with the reason; the other shards go on."""
         self.host.report(f"shard {self.number:02d} is closed", error)
@@ -566,21 +573,22 @@ class ShardHost:
         def done(got: Any, error: Exception | None) -> None:
             if self.status != OPEN or core is not self.core:
                 self.put(ask)
-            elif error is not None:
-                self._fail_one(ask, self.host.failure(self.number, error))
-            elif self.is_stale(got.snapshot_commit):
-                self.asks.append(ask)
-            else:
+                return
+            try:
+                if error is not None:
+                    raise error
                 self._finish(ask, found, got)
+            except Exception as failure:
+                # Nobody else knows of the ask: whoever waits would wait for ever.
+                self._fail_one(ask, self.host.failure(self.number, failure))
 
         self.io.call(lambda: found.work(reader), done)
 
     def _finish(self, ask: Ask, found: FromStore, got: Any) -> None:
-        try:
-            value = found.finish(self.core, got)
-        except Exception as error:
-            self._fail_one(ask, self.host.failure(self.number, error))
+        if self.is_stale(got.snapshot_commit):
+            self.put(ask)
             return
+        value = found.finish(self.core, got)
         if value is inquiring.AGAIN:
             self.put(ask)
         else:

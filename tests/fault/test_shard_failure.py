@@ -15,6 +15,7 @@ from kit.clock import ManualClock
 from kit.engines import (
     PATIENCE_S,
     Gate,
+    checkpoint,
     hold_handlers,
     make,
     recount,
@@ -338,6 +339,47 @@ def test_an_error_in_a_turn_costs_one_shard_its_memory(
         recovered(engine)
         assert keyed(task, 0).submit(3).result("20s") == 3
         assert kept.info().state == "scheduled"
+
+
+def test_an_answer_that_cannot_be_made_is_an_error_and_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        task = engine.task(name="note")(lambda n: n)
+        ticket = keyed(task, 0).submit(1)
+        assert ticket.result("20s") == 1
+        checkpoint(engine)
+
+        def broken(*_: object) -> None:
+            raise AssertionError("a fault of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("parkade.inquiring._merged", broken)
+            with pytest.raises(StorageError, match="a fault of ours"):
+                engine.find()
+        assert [info.id for info in engine.find()] == [ticket.id]
+        assert [shard.recoveries for shard in engine.stats().shards] == [0, 0]
+
+
+def test_what_comes_back_from_its_threads_and_cannot_be_taken_in_costs_a_shard_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        task = engine.task(name="note")(lambda n: n)
+        later = keyed(task, 0).options(delay="1h")
+        kept = later.submit(1)
+        shard = runtime_of(engine).shards[0]
+
+        def broken(lsn: int) -> None:
+            raise AssertionError("a fault of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(shard, "_durable", broken)
+            with pytest.raises(StorageError, match="a fault of ours"):
+                later.submit(2)
+        recovered(engine)
+        assert kept.info().state == "scheduled"
+        assert keyed(task, 0).submit(3).result("20s") == 3
 
 
 def test_an_error_in_admission_recovers_all_shards_and_ends_nothing(
