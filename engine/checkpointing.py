@@ -107,6 +107,7 @@ class Checkpointing:
         assert self._first_dirty_ms is not None
         return (
             self.is_wanted
+            or shard.placement.wants_checkpoint
             or core.dirty.size_bytes >= limits.CHECKPOINT_DIRTY_BYTES
             or self._has_most_of_too_many()
             or shard.journal.live_bytes >= limits.CHECKPOINT_JOURNAL_BYTES
