@@ -10,26 +10,25 @@ import os
 import shutil
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 from kit.disk import Call, FakeDisk, PowerLost
 from kit.inodes import How
 from kit.journals import SALT, Entropy
+from kit.watched import Failed, Handlers, Job, Watched
 from kit.witness import StoreImage, Witness, fields_of
 from parkade import limits
 from parkade.admission import Admission
-from parkade.asks import Ask, AwaitEnd, Inquiry, Look, PageOf, Seen
+from parkade.asks import Ask, AwaitEnd, Inquiry, Look, Seen
 from parkade.attempts import Attempts
 from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
 from parkade.io import ShardIO, Writer
 from parkade.opening import Identity, OpenShard, open_shard
-from parkade.policies import RetryPolicy
 from parkade.shard import Bounds
-from parkade.shard.commands import Command, Loaded, Outcome, Submit, Verdict
-from parkade.shard.ticket import Ticket
+from parkade.shard.commands import Command, Outcome, Submit
 from parkade.shard_host import ShardHost
 from parkade.store.batch import Batch, Commit
 from parkade.store.errors import StoreError, WriteFailed
@@ -75,108 +74,9 @@ SIZING = Sizing(
     segment_bytes_first=1, segment_bytes_max=4_096, frame_bytes_max=64, reserve_bytes=200
 )
 PLACES = 3
-RETRY = RetryPolicy(None, backoff=["300ms"])
 # "late pass": a completion is heard of before what was read ahead of it.
 STEPS = ("io", "writer", "hear io", "hear writer", "turn", "admit", "pass", "late pass")
 Heard = deque[tuple[Callable[..., None], tuple[Any, ...]]]
-
-
-class Failed(Exception):
-    """What a shard answers with when it cannot answer."""
-
-
-class Job(NamedTuple):
-    """An attempt that a handler makes."""
-
-    serial: int
-    fence: int
-    payload: bytes
-
-
-class Watched(ShardHost):
-    """A shard's host with a witness at its side."""
-
-    witness: Witness
-    image_of: Callable[[], StoreImage]
-    held_at: dict[int, int]  # the LSN that an answer rests on, by the id of its ask
-    _asked: Command | Inquiry | None = None
-
-    def decide(self, ask: Ask, loaded: Loaded | None = None) -> None:
-        before, self._asked = self._asked, ask.asked
-        super().decide(ask, loaded)
-        self._asked = before
-
-    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
-        command = self._asked
-        assert isinstance(command, Command)
-        times = self.host.now_ms, self.host.settled_ms
-        self.witness.decided(command, verdict, times, self.core.has_room)
-        super()._apply(verdict, loaded, size)
-        if verdict.records and self.is_open:
-            self.witness.applied(self.core, verdict.records, self.image_of())
-
-    def hold(self, ask: Ask, value: Any) -> None:
-        if isinstance(ask.asked, PageOf):
-            self._check_page(ask.asked, value)
-        self.held_at[id(ask)] = self.core.lsn
-        super().hold(ask, value)
-
-    def _release(self, ask: Ask, value: Any) -> None:
-        self.witness.tell(self.held_at.pop(id(ask)))
-        super()._release(ask, value)
-
-    def _check_page(self, asked: PageOf, page: Any) -> None:
-        place = {name: at for at, name in enumerate(Ticket.__struct_fields__)}
-        wanted = [
-            serial
-            for serial, shadow in sorted(self.witness.tickets.items(), reverse=True)
-            if serial < asked.before
-            and asked.state in (None, shadow.head[place["state"]])
-            and asked.task in (None, shadow.head[place["task"]])
-            and asked.key in (None, shadow.head[place["key"]])
-        ]
-        lowest = 0 if page.last is None else page.last
-        expected = [serial for serial in wanted if serial >= lowest][: asked.limit]
-        assert [ticket.serial for ticket in page.tickets] == expected, (asked, expected, page)
-        for ticket in page.tickets:
-            assert fields_of(ticket) == self.witness.tickets[ticket.serial].head
-
-
-class Handlers:
-    """The tasks `t` and `u`, and what runs of them. An attempt runs until a test ends it."""
-
-    def __init__(self, witness: Witness) -> None:
-        self.witness = witness
-        self.alive: dict[int, Job] = {}
-
-    def kinds(self) -> dict[str, str]:
-        return {"t": "thread", "u": "thread"}
-
-    def policy_of(self, ticket: Ticket) -> RetryPolicy:
-        return RETRY
-
-    def on_crash_of(self, task: str) -> int:
-        return int(task == "u")
-
-    def job_of(self, ticket: Ticket, payload: bytes) -> Any:
-        return Job(ticket.serial, ticket.fence, payload)
-
-    def entropy(self) -> int:
-        return 0
-
-    def is_loop_closed(self) -> bool:
-        return False
-
-    def loop_lost(self) -> None:
-        raise AssertionError("no loop was lost")
-
-    def start(self, jobs: Sequence[Any]) -> None:
-        for job in jobs:
-            entry = self.witness.model.tickets[job.serial]
-            assert job.serial not in self.alive, ("two attempts of one ticket", job)
-            assert (entry.state, entry.fence) == (1, job.fence), ("runs", job, entry)
-            assert entry.body == job.payload, ("with its payload", job, entry)
-            self.alive[job.serial] = job
 
 
 class Port:
@@ -451,6 +351,7 @@ class Stepped:
             self.step("pass")
             worked = [self.step("io"), self.step("writer")]
             if not any(worked) and not self.from_io and not self.from_writer and self._waits():
+                self.check()
                 return
         raise AssertionError(("it does not come to rest", self._unrest()))
 
@@ -480,9 +381,12 @@ class Stepped:
         self.now_ms += wall_ms
         self.mono_ms += max(wall_ms if mono_ms is None else mono_ms, 0)
 
+    def want_checkpoint(self) -> None:
+        self.shard.checkpointing.is_wanted = self.shard.is_stirred = True
+
     def checkpoint(self) -> None:
         """All that is dirty goes into the store, and what is far leaves memory."""
-        self.shard.checkpointing.is_wanted = True
+        self.want_checkpoint()
         self.run()
         assert not self.shard.checkpointing.is_busy
 
@@ -551,7 +455,6 @@ class Stepped:
         model = self.witness.model
         for _ in range(400):
             self.run()
-            self.check()
             for job in list(self.handlers.alive.values()):
                 self.settle(job)
             model = self.witness.model

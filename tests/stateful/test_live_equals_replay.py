@@ -1,10 +1,10 @@
 """Live equals replay: whatever a shard goes through, what a recovery finds is what it was.
 
-The machine steps the real host of one shard over its real journal and store: frames, reads, commits
-and completions in any order, disks that fail and lose power, clocks that jump. After each step every
-invariant holds, the placement of each ticket among them, and the shard is the model; after each
-crash it is in a state that it has been in, with all that anybody was told. At the end nothing is
-stuck.
+The machine steps the real host of one shard over its real journal and store: frames, reads,
+commits and completions in any order, disks that fail and lose power, clocks that jump. After each
+step every invariant holds, the placement of each ticket among them, and the shard is the model;
+after each crash it is in a state that it has been in, with all that anybody was told. At the end
+nothing is stuck.
 """
 
 from contextlib import ExitStack
@@ -251,14 +251,14 @@ class LiveEqualsReplay(RuleBasedStateMachine):
 
     @rule(steps=work)
     def want_a_checkpoint(self, steps: list[str]) -> None:
-        self.shard.shard.checkpointing.is_wanted = True
+        self.shard.want_checkpoint()
         self._work(steps)
 
     @rule(span=st.sampled_from((0, 501, 1_001)), times=st.integers(1, 3))
     def have_reads_overtaken(self, span: int, times: int) -> None:
         """What is read while a commit is under way arrives after its completion."""
         for _ in range(times):
-            self.shard.shard.checkpointing.is_wanted = True
+            self.shard.want_checkpoint()
             self._work(["pass", "io", "pass", "turn", "turn", "turn"])
             self.shard.pass_ms(span)
             self._work(["turn", "io", "io", "io", "writer", "hear writer", "turn"])
@@ -333,4 +333,5 @@ class LiveEqualsReplay(RuleBasedStateMachine):
 
 
 TestLiveEqualsReplay = LiveEqualsReplay.TestCase
-TestLiveEqualsReplay.settings = settings(stateful_step_count=30)
+# An example is cheap: three for each that others get.
+TestLiveEqualsReplay.settings = settings(max_examples=3 * settings().max_examples)

@@ -50,7 +50,7 @@ def test_a_body_that_was_replaced_while_it_was_read_is_asked_for_again() -> None
         shard.checkpoint()
         shard.ask(Look(job.serial, wants_body=True))
         shard.ask(Resolve(job.serial, b"checked"))
-        shard.shard.checkpointing.is_wanted = True
+        shard.want_checkpoint()
         # The look waits for the payload; the resolve, its frame and its checkpoint overtake it.
         for step in ("turn", "io", "hear io", "turn", "turn", "io", "hear io", "turn", "writer"):
             shard.step(step)
