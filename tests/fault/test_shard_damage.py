@@ -14,32 +14,18 @@ from kit.engines import (
     make,
     runtime_of,
 )
+from kit.failing import key_of, keyed, statuses
 from parkade import (
     Engine,
     StorageDamaged,
-    Task,
     TicketFailed,
 )
-from parkade.shard.ticket import part_of_key
 from parkade.store.rows import seal, unseal
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-def key_of(shard: int, shards: int = 2) -> str:
-    """A key whose tickets are in this shard."""
-    return next(f"k{n}" for n in range(100) if part_of_key(f"k{n}") % shards == shard)
-
-
-def keyed(task: "Task[..., Any]", shard: int) -> "Task[..., Any]":
-    return task.options(key=key_of(shard))
-
-
-def statuses(engine: Engine) -> list[str]:
-    return [shard.status for shard in engine.stats().shards]
 
 
 def written(path: Path) -> list[str]:
