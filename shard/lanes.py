@@ -400,6 +400,9 @@ class Lanes:
         self.seats[ticket.serial] = ASIDE
         self.keys.put_aside(ticket, rank, reason)
         self.note_hunger(lane)
+        key = ticket.key
+        if key is not None and key != reason and key in self.keys.aside:
+            self.hand_on(key)  # it came back for a key that it cannot take now
 
     # ------------------------------------------------------------------ heads
 
