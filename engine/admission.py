@@ -521,19 +521,6 @@ class Admission:
             return self.guards.pauses[hold.name].reason
         return str(self.places.get(hold.name, ""))
 
-    def held_by(self, kind: str, name: str) -> int:
-        """How many due tickets wait behind (kind, name), about: those in memory and the rows of
-        their lanes. Walks the lanes of what it holds."""
-        held = self._held.get((kind, name), set())
-        total = 0
-        for owner in self._owners.values():
-            rows: Mapping[int, int] = owner.placement.lanes.rows
-            for lane, post in owner.posts.items():
-                if post.queue in held or post.queue.task in held:
-                    number = -1 if lane.number is None else lane.number
-                    total += len(lane) + len(lane.ranks) + rows.get(number, 0)
-        return total
-
 
 _Timer = tuple[int, int, _Held, Hold]
 

@@ -140,7 +140,7 @@ class Guards:
         self._plans: dict[tuple[str, str | None], Plan] = {}
         self._by_target: dict[str, list[Task[..., Any]]] = {}
         self._version = -1
-        self._meters_kept = self._circuits_kept = IDLE_METERS_MIN
+        self._meters_kept = IDLE_METERS_MIN
 
     # ---------------------------------------------------------------------------------- plans
 
@@ -404,6 +404,7 @@ class Guards:
         name = plan.breaker
         if name is None:
             return False
+        self._look_at_one(now_ms)
         verdict = FAILURE if outcome.strikes else NEUTRAL
         if outcome.kind in _SUCCESSES:
             verdict = SUCCESS
@@ -413,8 +414,6 @@ class Guards:
         if circuit is None:
             if verdict == NEUTRAL or (verdict == SUCCESS and plan.rules.rate is None):
                 return False
-            if len(self.circuits) >= self._circuits_kept:
-                self._drop_idle_circuits(now_ms)
             circuit = self.circuits[name] = Circuit()
         cause = "" if outcome.error is None else outcome.error.type
         return circuit.report(plan.rules, permit.trial, verdict, now_ms, cause)
@@ -449,13 +448,17 @@ class Guards:
         most = max(len(self.meters), len(self.key_meters))
         self._meters_kept = max(IDLE_METERS_MIN, 2 * most)
 
-    def _drop_idle_circuits(self, now_ms: int) -> None:
-        """Closed breakers that say no more than none would."""
-        for name, circuit in list(self.circuits.items()):
-            rules = self.rules.get(name, CircuitRules())
-            if not self.on_trial.get(name) and circuit.is_idle(rules, now_ms):
-                del self.circuits[name]
-        self._circuits_kept = max(IDLE_METERS_MIN, 2 * len(self.circuits))
+    def _look_at_one(self, now_ms: int) -> None:
+        """Drops a closed breaker that says no more than none would: with each outcome one is looked
+        at, in turn, so that none stays for long."""
+        for name in self.circuits:
+            break
+        else:
+            return
+        circuit = self.circuits.pop(name)
+        rules = self.rules.get(name, CircuitRules())
+        if self.on_trial.get(name) or not circuit.is_idle(rules, now_ms):
+            self.circuits[name] = circuit
 
 
 def _of(limits: "Iterable[Limit]", per: str) -> tuple[Quota, ...]:

@@ -14,10 +14,9 @@ from parkade.asks import Inquiry
 from parkade.errors import ConfigError
 from parkade.inquiring import FromStore, answer
 from parkade.opening import core_at, replay, shard_directory
-from parkade.reading import StoreReader
+from parkade.reading import DamagedTicket, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Need
-from parkade.shard_host import DamagedTicket
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage, ReadFailed
 from parkade.store.frame import Frame

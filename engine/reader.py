@@ -27,10 +27,10 @@ from parkade.finding import NEWEST, find
 from parkade.onlooker import Onlooker
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy
+from parkade.reading import DamagedTicket
 from parkade.runtime import RuntimeOptions
 from parkade.shard.ticket import Ticket as Head
 from parkade.shard.ticket import format_id
-from parkade.shard_host import DamagedTicket
 from parkade.stats import ShardCounts, sum_up
 from parkade.store.disk import Disk, RealDisk
 from parkade.store.errors import ReadFailed, StoreError

@@ -6,13 +6,14 @@ I/O thread and comes back here (docs/architecture.md, Turn, records, apply).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from parkade import inquiring, limits
 from parkade.asks import Ask, AwaitEnd, Explain, Inquiry, Seen, StopWaiting
 from parkade.checkpointing import Checkpointing
 from parkade.errors import EngineClosed
+from parkade.host_port import HostPort
 from parkade.inquiring import FromStore, NotEnded
 from parkade.io import ShardIO, Writer
 from parkade.opening import OpenShard
@@ -24,30 +25,11 @@ from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
 from parkade.store.record import Record
-from parkade.waiters import Wakeups
 
-__all__ = ["DamagedTicket", "HostPort", "ShardHost"]
+__all__ = ["ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
 NEVER_MS = 1 << 62
-
-
-class HostPort(Protocol):
-    """What a shard needs of the engine around it. Times are those of the pass under way."""
-
-    wakeups: Wakeups
-    now_ms: int
-    mono_ms: int
-    settled_ms: int
-    keep_ms: int | None
-
-    def decided(self, ask: Ask) -> None: ...
-    def open_shards(self) -> "Sequence[ShardHost]": ...
-    def failure(self, shard: int, error: BaseException) -> Exception: ...
-    def reopen(self, shard: "ShardHost") -> OpenShard: ...
-    def shard_recovered(self, shard: "ShardHost") -> None: ...
-    def shard_failed(self, shard: "ShardHost") -> None: ...
-    def report(self, what: str, error: BaseException | None) -> None: ...
 
 
 class ShardHost:

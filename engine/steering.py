@@ -23,6 +23,7 @@ from parkade.views import BreakerState, LimitState
 
 if TYPE_CHECKING:
     from parkade.engine import Engine
+    from parkade.runtime import Runtime
 
 __all__ = ["Breakers", "Limits", "pause", "resume"]
 
@@ -88,7 +89,7 @@ class Breakers:
             failures=circuit.failures(guards.rules.get(name, CircuitRules()), now_ms),
             opened_at=None if is_closed else datetime_of(circuit.opened_ms),
             next_probe_at=None if next_ms is None else datetime_of(next_ms),
-            held=runtime.attempts.admission.held_by("breaker", name),
+            held=0 if is_closed else _held_by(runtime, guards, name),
         )
 
 
@@ -164,6 +165,19 @@ def _scope(engine: "Engine", call: str, task: str | None, target: str | None) ->
         return f"target:{check_text(call, 'target', target)}"
     found = engine.task_of(check_text(call, "task", task))
     return f"task:{task if found is None else found.name}"
+
+
+def _held_by(runtime: "Runtime", guards: Guards, breaker: str) -> int:
+    """How many due tickets wait behind a breaker, about: those in memory and the rows of their
+    lanes. Walks all lanes."""
+    held = 0
+    for shard in runtime.host.open_shards():
+        lanes = shard.placement.lanes
+        for lane in lanes.by_key.values():
+            if guards.plan_of(lane.key[0], lane.key[1]).breaker == breaker:
+                rows = 0 if lane.number is None else lanes.rows.get(lane.number, 0)
+                held += len(lane) + len(lane.ranks) + rows
+    return held
 
 
 def _limit_state(scope: str, quota: Quota, running: int, is_set: bool) -> LimitState:

@@ -14,7 +14,7 @@ from parkade.errors import (
     StorageError,
     StorageFull,
 )
-from parkade.shard_host import DamagedTicket
+from parkade.reading import DamagedTicket
 from parkade.store import errors as store
 from parkade.store.rows import RowDamaged
 from parkade.version import FORMAT_MAX, VERSION

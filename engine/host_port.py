@@ -1,0 +1,31 @@
+"""What a shard needs of the engine around it: the seam at which a test stands in for the host."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from parkade.asks import Ask
+from parkade.opening import OpenShard
+from parkade.waiters import Wakeups
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["HostPort"]
+
+
+class HostPort(Protocol):
+    """What a shard needs of the engine around it. Times are those of the pass under way."""
+
+    wakeups: Wakeups
+    now_ms: int
+    mono_ms: int
+    settled_ms: int
+    keep_ms: int | None
+
+    def decided(self, ask: Ask) -> None: ...
+    def open_shards(self) -> "Sequence[ShardHost]": ...
+    def failure(self, shard: int, error: BaseException) -> Exception: ...
+    def reopen(self, shard: "ShardHost") -> OpenShard: ...
+    def shard_recovered(self, shard: "ShardHost") -> None: ...
+    def shard_failed(self, shard: "ShardHost") -> None: ...
+    def report(self, what: str, error: BaseException | None) -> None: ...
