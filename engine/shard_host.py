@@ -18,7 +18,7 @@ from parkade.inquiring import FromStore, NotEnded
 from parkade.io import ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.read_ahead import ReadAhead
-from parkade.reading import DamagedTicket, Read
+from parkade.reading import Read
 from parkade.retention import Retention
 from parkade.shard.commands import Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
