@@ -11,10 +11,19 @@ __all__ = ["View"]
 class View:
     """Memory as one command sees it, with the verdict that grows. Changes nothing of memory.
 
-    A read that a completion has overtaken is as good as none: what it held is needed again.
+    A read that a completion has overtaken is as good as none: what it held is needed again. So is
+    what a read held that does not suffice, since the next one comes in its place.
     """
 
-    __slots__ = ("answers", "loaded", "memory", "needs_names", "needs_serials", "records")
+    __slots__ = (
+        "answers",
+        "is_lacking",
+        "loaded",
+        "memory",
+        "needs_names",
+        "needs_serials",
+        "records",
+    )
 
     def __init__(self, memory: Memory, loaded: Loaded | None) -> None:
         self.memory = memory
@@ -24,17 +33,19 @@ class View:
         self.answers: list[Answer | Refusal] = []
         self.needs_serials: dict[int, None] = {}
         self.needs_names: dict[bytes, None] = {}
+        self.is_lacking = False
 
     def ticket(self, serial: int) -> Ticket | Unread | None:
         """The ticket; None when there is none; UNREAD, noted as a need, when that is not known."""
         ticket = self.memory.look(serial)
         if ticket is not UNREAD:
             return ticket
+        self.needs_serials[serial] = None
         loaded = self.loaded
         if loaded is not None and serial in loaded.tickets:
             parked = loaded.tickets[serial]
             return None if parked is None else parked.ticket
-        self.needs_serials[serial] = None
+        self.is_lacking = True
         return UNREAD
 
     def row(self, name: bytes) -> UniqueRow | Unread | None:
@@ -42,10 +53,11 @@ class View:
         row = self.memory.row(name)
         if row is not UNREAD:
             return row
+        self.needs_names[name] = None
         loaded = self.loaded
         if loaded is not None and name in loaded.uniques:
             return loaded.uniques[name]
-        self.needs_names[name] = None
+        self.is_lacking = True
         return UNREAD
 
     def accept(self, record: Record, answer: Answer) -> None:
@@ -57,6 +69,6 @@ class View:
 
     def verdict(self) -> Verdict:
         """What was decided; or, when anything was lacking, only that."""
-        if self.needs_serials or self.needs_names:
+        if self.is_lacking:
             return Verdict([], [], Need(list(self.needs_serials), list(self.needs_names)))
         return Verdict(self.records, self.answers)

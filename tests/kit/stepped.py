@@ -368,6 +368,8 @@ class Stepped:
             "reads": (placement.sweep_from, placement.is_stalled, list(placement.load_queue)),
             "asks": (list(self.shard.asks), list(self.shard.submits)),
             "heard": (list(self.from_io), list(self.from_writer)),
+            "waiting": (self.shard.waiting, self.shard.loading),
+            "unanswered": [ask.asked for ask in self.unanswered.values()],
         }
 
     def _waits(self) -> bool:

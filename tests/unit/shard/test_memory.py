@@ -3,8 +3,8 @@
 import pytest
 
 from kit.rig import SMALL, Rig
-from parkade.shard import DEAD, PENDING, RUNNING, UNREAD, Shard
-from parkade.shard.commands import Cancel, Drop, Reschedule
+from parkade.shard import CANCELLED, DEAD, PENDING, RUNNING, UNREAD, Shard
+from parkade.shard.commands import Cancel, Drop, Forget, Reschedule
 from parkade.shard.ticket import decode_ticket
 
 HOUR = 3_600_000
@@ -176,6 +176,22 @@ def test_a_ticket_that_was_read_for_nothing_leaves_again() -> None:
     rig.checkpoint()
     assert not rig.core.hot
     rig.checked()
+
+
+def test_a_need_names_again_what_was_read_and_does_not_suffice() -> None:
+    """A read replaces the one before: two of which each lacks the other's ticket would alternate
+    for ever."""
+    rig = Rig()
+    first, second = rig.submit(HOUR), rig.submit(HOUR)
+    rig.checkpoint()
+    rig.core.adopt(rig.store.load([first]))
+    command = Forget("t", CANCELLED, [first, second])
+    need = rig.core.decide(command, rig.now_ms, rig.settled_ms).need
+    assert need is not None and need.serials == [second]
+    rig.checkpoint()
+    loaded = rig.store.load(need.serials)
+    need = rig.core.decide(command, rig.now_ms, rig.settled_ms, loaded).need
+    assert need is not None and need.serials == [first, second]
 
 
 def test_size_grows_with_what_is_dirty() -> None:
