@@ -451,9 +451,8 @@ class Guards:
     def _look_at_one(self, now_ms: int) -> None:
         """Drops a closed breaker that says no more than none would: with each outcome one is looked
         at, in turn, so that none stays for long."""
-        for name in self.circuits:
-            break
-        else:
+        name = next(iter(self.circuits), None)
+        if name is None:
             return
         circuit = self.circuits.pop(name)
         rules = self.rules.get(name, CircuitRules())
