@@ -513,6 +513,17 @@ class Admission:
             found.append(Hold("place", kind))
         return found
 
+    def ahead(self, shard: int, ticket: Ticket) -> int | None:
+        """How many of its task, target and priority go before a ticket; None: it is not in its
+        lane's window."""
+        owner = self._owners.get(shard)
+        lane = None if owner is None else owner.placement.lanes.by_key.get(ticket.lane)
+        if lane is None or not lane.has(ticket.first_due_ms, ticket.serial):
+            return None
+        lanes = (each.placement.lanes.by_key.get(ticket.lane) for each in self._owners.values())
+        rank = (ticket.first_due_ms, ticket.serial)
+        return sum(lane.count_before(*rank) for lane in lanes if lane is not None)
+
     def about(self, hold: Hold) -> str:
         """What is to be said of a hold: why a breaker is open, who paused, how many places."""
         if hold.kind == "breaker" and hold.name in self.guards.circuits:

@@ -7,7 +7,6 @@ until a pass has seen it. So a burst of submits from many threads cannot run pas
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from parkade.attempt import RUNNING
 from parkade.errors import Backpressure
@@ -26,15 +25,25 @@ class Valve:
         self._oldest_ms = 0  # how long the oldest has waited
         self._let_in = 0  # and seen by no pass yet
         self._is_closed = False
+        self._threads_waiting = 0
         self._room = threading.Condition()
         self._loops: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
-    def enter(self, count: int, stir: Callable[[], None] | None = None) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many wait to be let in."""
+        return self._threads_waiting + len(self._loops)
+
+    def enter(self, count: int) -> None:
         """Lets `count` tickets in that are due, once fewer than the bound are ready. Raises
         `Backpressure`."""
         with self._room:
             while self._is_full(count):
-                self._room.wait()
+                self._threads_waiting += 1
+                try:
+                    self._room.wait()
+                finally:
+                    self._threads_waiting -= 1
             self._let_in += count
 
     async def aenter(self, count: int) -> None:

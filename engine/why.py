@@ -35,8 +35,8 @@ class Told(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """`where` is the ticket's place in its shard's memory; `ahead` how many of its lane go first,
-    as far as memory tells."""
+    """`where` is the ticket's place in its shard's memory; `ahead` how many of its task, target and
+    priority go first, None when it is not in memory."""
 
     ticket: Ticket
     now_ms: int
@@ -65,7 +65,6 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
         )
         for hold in admission.holds(shard.number, ticket, now_ms, mono_ms)
     ]
-    lane = shard.placement.lanes.by_key.get(ticket.lane)
     return Facts(
         ticket,
         now_ms,
@@ -73,7 +72,7 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
         ticket.serial in shard.quarantined,
         runs_nothing,
         held,
-        None if lane is None else lane.place_of(ticket.first_due_ms, ticket.serial),
+        admission.ahead(shard.number, ticket),
     )
 
 

@@ -93,11 +93,15 @@ class Lane:
         """How many are in the window or coming into it."""
         return len(self.window) + len(self.loading)
 
-    def place_of(self, first_due_ms: int, serial: int) -> int | None:
-        """How many in the window go before that rank; None: it is not in the window."""
-        rank = first_due_ms << SERIAL_BITS | serial
-        at = bisect_left(self.window, rank)
-        return at if at < len(self.window) and self.window[at] == rank else None
+    def count_before(self, first_due_ms: int, serial: int) -> int:
+        """How many in the window go before that rank."""
+        return bisect_left(self.window, first_due_ms << SERIAL_BITS | serial)
+
+    def has(self, first_due_ms: int, serial: int) -> bool:
+        """Whether that rank is in the window."""
+        at = self.count_before(first_due_ms, serial)
+        window = self.window
+        return at < len(window) and window[at] == first_due_ms << SERIAL_BITS | serial
 
     def top(self) -> int:
         """The greatest rank in the window or coming; -1 when there is none."""
