@@ -271,12 +271,19 @@ class StorageDamaged(ParkadeError):
 
 
 class StorageError(ParkadeError, OSError):
-    """A write failed, and a submit under way may have been accepted or not."""
+    """A write failed, and a submit under way may have been accepted or not. `shard` is None for the
+    engine-wide house."""
 
     code = "PK-109"
 
-    def __init__(self, *, shard: int, what: str, reason: str) -> None:
+    def __init__(self, *, shard: int | None, what: str, reason: str) -> None:
         self.shard, self.what, self.reason = shard, what, reason
+        if shard is None:
+            super().__init__(
+                f"The house could not {what} ({reason}). What was asked is not in force, and may "
+                "be found in force at the next open: ask again"
+            )
+            return
         super().__init__(
             f"Shard {shard:02d} could not {what} ({reason}). This submit may or may not have been "
             "accepted: submit again with unique= to be sure. The shard is being recovered"

@@ -226,7 +226,7 @@ class Levers:
         except StoreError:
             house.recover()
             house.append(records)
-        if house.journal.live_bytes > HOUSE_JOURNAL_BYTES:
+        if house.journal.bytes_since(house.store.lsn) > HOUSE_JOURNAL_BYTES:
             house.checkpoint(now_ms=self._host.now_ms, settled_ms=self._host.settled_ms)
 
     def _written(

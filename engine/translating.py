@@ -48,9 +48,9 @@ def shard_error(
     if isinstance(error, store.NoRoom):
         return StorageFull(shard=shard or 0)
     if isinstance(error, store.ReadFailed):
-        return StorageError(shard=shard or 0, what="read its files", reason=str(error))
+        return StorageError(shard=shard, what="read its files", reason=str(error))
     what = "write its files" if isinstance(error, store.WriteFailed) else "go on"
-    return StorageError(shard=shard or 0, what=what, reason=_reason(error))
+    return StorageError(shard=shard, what=what, reason=_reason(error))
 
 
 def _reason(error: BaseException) -> str:

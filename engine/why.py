@@ -53,7 +53,7 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
     if ticket.state != PENDING or ticket.due_ms > now_ms:
         return Facts(ticket, now_ms)
     runs_nothing = attempts.runs_nothing
-    if not runs_nothing and not shard.takes_starts:
+    if not runs_nothing and shard.is_full:
         runs_nothing = "no space is left on the disk to note its start"
     admission = attempts.admission
     held = [

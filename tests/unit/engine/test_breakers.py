@@ -18,6 +18,7 @@ from parkade import (
     Snooze,
     Unsafe,
 )
+from parkade.tasks import Task
 from parkade.testing import TestEngine
 
 PATIENT = RetryPolicy(50, backoff=["1s"])
@@ -34,14 +35,13 @@ class Flaky:
         self.engine = engine
         self.calls: list[int] = []
         self.act: Callable[[], object] = lambda: None
-        options = {"target": "psp", "retry": PATIENT} | options
+        settings: dict[str, Any] = {"target": "psp", "retry": PATIENT} | options
 
-        @engine.task(name=name, **options)
         def charge() -> object:
             self.calls.append(engine.clock.now_ms())
             return self.act()
 
-        self.task = charge
+        self.task: Task[..., Any] = engine.task(name=name, **settings)(charge)
 
     def fail(self, error: Exception | None = None) -> None:
         raised = error or Down("no answer")
@@ -292,14 +292,14 @@ def test_an_operator_opens_and_closes_it(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_right_is_refused_where_it_is_written(engine: TestEngine) -> None:
-    for wrong in (
-        lambda: engine.breakers.force_open(""),
-        lambda: engine.breakers.force_open("psp", for_=0),
-        lambda: engine.breakers.force_open("psp", reason=5),  # type: ignore[arg-type]
-        lambda: engine.breakers.close(""),
-    ):
-        with pytest.raises(ConfigError):
-            wrong()
+    with pytest.raises(ConfigError):
+        engine.breakers.force_open("")
+    with pytest.raises(ConfigError):
+        engine.breakers.force_open("psp", for_=0)
+    with pytest.raises(ConfigError):
+        engine.breakers.force_open("psp", reason=5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        engine.breakers.close("")
 
 
 def test_breakers_that_are_closed_and_idle_are_kept_nowhere(engine: TestEngine) -> None:
