@@ -108,7 +108,6 @@ class Checkpointing:
         return (
             self.is_wanted
             or shard.placement.wants_checkpoint
-            or core.dirty.size_bytes >= limits.CHECKPOINT_DIRTY_BYTES
             or self._has_most_of_too_many()
             or shard.journal.live_bytes >= limits.CHECKPOINT_JOURNAL_BYTES
             or shard.journal.segments > limits.CHECKPOINT_SEGMENTS_MAX
@@ -116,11 +115,15 @@ class Checkpointing:
         )
 
     def _has_most_of_too_many(self) -> bool:
-        """Whether the shards hold more changed tickets than they should, and none more than this
-        one. So they are cut in turns: all at once, they would be in memory twice at once."""
-        own = len(self._shard.core.dirty.tickets)
-        counts = [len(other.core.dirty.tickets) for other in self._shard.host.open_shards()]
-        return sum(counts) >= limits.CHECKPOINT_TICKETS_MAX and own == max(counts)
+        """Whether the shards hold more changes than they should, and none more than this one. So
+        they are cut in turns: all at once, they would be in memory twice at once."""
+        dirty = self._shard.core.dirty
+        others = [other.core.dirty for other in self._shard.host.open_shards()]
+        counts = [len(other.tickets) for other in others]
+        sizes = [other.size_bytes for other in others]
+        return (
+            sum(counts) >= limits.CHECKPOINT_TICKETS_MAX and len(dirty.tickets) == max(counts)
+        ) or (sum(sizes) >= limits.CHECKPOINT_DIRTY_BYTES and dirty.size_bytes == max(sizes))
 
     def _committed(self, commit: Commit | None, error: Exception | None) -> None:
         shard, current = self._shard, self._current
@@ -149,6 +152,8 @@ class Checkpointing:
         except Exception as error:
             shard.poison(error)
             return
+        for other in shard.host.open_shards():
+            other.is_stirred = True  # there is room again for submits that waited, of any shard
         journal, lsn = shard.journal, current.lsn
         shard.io.call(lambda: journal.drop_through(lsn), shard.failed_if)
 

@@ -50,9 +50,9 @@ LOST_CHUNK = 1_000  # lost attempts settled by one command
 OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 
 DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
-DIRTY_BYTES_MAX = 48_000_000  # dirty and flight; at it submits wait for the checkpoint
+DIRTY_BYTES_MAX = 12_000_000  # of all shards, dirty and flight; at it submits wait
 
-CHECKPOINT_DIRTY_BYTES = 16_000_000
+CHECKPOINT_DIRTY_BYTES = 8_000_000  # of all shards, like the next
 CHECKPOINT_TICKETS_MAX = 15_000  # of all shards: bounds what a bulk load leaves in the heap
 CHECKPOINT_JOURNAL_BYTES = 64_000_000
 CHECKPOINT_SEGMENTS_MAX = 16  # every open begins one: being killed again and again fills no disk

@@ -217,9 +217,14 @@ class ShardHost:
     @property
     def takes_submits(self) -> bool:
         """False at the dirty bound: submits then wait for the checkpoint."""
-        flight = self.core.flight
-        held_bytes = self.core.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
+        held_bytes = sum(shard.changed_bytes for shard in self.host.open_shards())
         return held_bytes < limits.DIRTY_BYTES_MAX
+
+    @property
+    def changed_bytes(self) -> int:
+        """What is in memory and not in the store yet, about."""
+        flight = self.core.flight
+        return self.core.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
 
     @property
     def is_quiet(self) -> bool:
