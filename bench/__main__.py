@@ -24,6 +24,7 @@ BENCHES = (
     "lateness",
     "mass_wake",
     "sleepers",
+    "held",
     "recovery",
     "idle",
 )
