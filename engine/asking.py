@@ -28,7 +28,8 @@ class TimeIsUp(Exception):
 
 class Request(Generic[T]):
     """`asks`: what goes to which shard. `finish` gets their answers in the same order, on the
-    caller's thread. `sizes`: for submits, the bytes that each holds at the door and writes.
+    caller's thread. `sizes`: the bytes that each holds at the door and writes, where they may be
+    many: of what is submitted, or found out.
     `takes_errors`: `finish` also gets the errors, each in the place of its shard's answer."""
 
     __slots__ = ("asks", "call", "finish", "instead", "sizes", "takes_errors")

@@ -8,6 +8,7 @@ from parkade.asking import Request, check_not_on_loop
 from parkade.durations import Duration, after_ms, parse_duration_ms
 from parkade.errors import ConfigError, DeadReason, UnknownTicket
 from parkade.finding import find
+from parkade.limits import OUTCOME_BYTES
 from parkade.shard.commands import Answer, Drop, Resolve, Revive
 from parkade.views import BulkResult, Page, TicketInfo
 
@@ -137,7 +138,11 @@ class DeadLetters:
         shard = known.part % desk.runtime.shard_count
         asks = [(shard, Resolve(known.serial, encoded))]
         request: Request[bool] = Request(
-            call, instead, asks, lambda got: isinstance(got[0][0], Answer)
+            call,
+            instead,
+            asks,
+            lambda got: isinstance(got[0][0], Answer),
+            sizes=(len(encoded) + OUTCOME_BYTES,),
         )
         return desk.ask(request)
 

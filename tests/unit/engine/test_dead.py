@@ -22,6 +22,7 @@ from parkade import (
     UnknownTask,
     UnknownTicket,
 )
+from parkade.inbox import Inbox
 
 
 def office(engine: Engine, is_good: list[bool]) -> "Task[Any, Any]":
@@ -202,6 +203,24 @@ def test_a_resolution_has_to_be_a_result_of_the_task(tmp_path: Path) -> None:
         pytest.raises(UnknownTask, match='"work"'),
     ):
         engine.dead.resolve(ticket_id, "who knows")
+
+
+def test_what_a_resolution_writes_is_reckoned_before_it_is_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk it then waits; unreckoned it would cost the shard its memory."""
+    sizes: list[int] = []
+    enter = Inbox.enter
+
+    def entered(self: Inbox, size: int) -> None:
+        sizes.append(size)
+        enter(self, size)
+
+    with make(tmp_path / "data", durability="process") as engine:
+        (ticket_id,) = die(office(engine, []), "ambiguous")
+        monkeypatch.setattr(Inbox, "enter", entered)
+        assert engine.dead.resolve(ticket_id, "x" * 100_000)
+    assert len(sizes) == 1 and sizes[0] > 100_000
 
 
 def test_coroutines_find_resolve_and_drop_like_threads_do(tmp_path: Path) -> None:
