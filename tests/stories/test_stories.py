@@ -18,7 +18,7 @@ RUN = ["s1_first_minute.py"]
 COLLECTED = ["test_s8_tests_without_waiting.py"]
 
 AWAITED = {
-    "s2_paid_api.py": "breakers and limits; FastAPI and httpx among the test tools",
+    "s2_paid_api.py": "FastAPI and httpx among the test tools",
     "s3_long_import.py": "attempts that track, save checkpoints and hear of a cancel",
     "s4_routes_and_dead_letters.py": "routes, and the dead letter office",
     "s5_cron.py": "schedules",
