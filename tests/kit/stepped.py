@@ -205,6 +205,10 @@ class Stepped:
 
     def crash(self, how: How = "lost", seed: int = 0, then_cut_at: int = 0) -> None:
         """The power goes. `then_cut_at`: once more, at that call of the next open."""
+        if self.durability != "disk":
+            # What was told may be lost with the power, save what the store has.
+            told_lsn = self.witness.told_lsn
+            self.witness.told_lsn = min([told_lsn, *(store.lsn for store in self._stores)])
         self.close_files()
         self.disk = self.disk.power_cut(how, seed)
         self._after_crash(then_cut_at)
@@ -345,9 +349,9 @@ class Stepped:
             self._turn()
         return self._admit()
 
-    def run(self, rounds: int = 200) -> None:
+    def run(self) -> None:
         """Passes, frames, reads and commits until none has anything to do at this time."""
-        for _ in range(rounds):
+        for _ in range(300 + 10 * len(self.witness.tickets)):
             self.step("pass")
             worked = [self.step("io"), self.step("writer")]
             if not any(worked) and not self.from_io and not self.from_writer and self._waits():
@@ -413,7 +417,8 @@ class Stepped:
 
     def fail_append(self, how: str) -> None:
         """The next write of a frame fails: before, after or half-way."""
-        self.disk.fail(lambda call: call.name == "pwrite_durable", how=how)  # type: ignore[arg-type]
+        name = "pwrite_durable" if self.durability == "disk" else "pwrite"
+        self.disk.fail(lambda call: call.name == name, how=how)  # type: ignore[arg-type]
 
     def fill_disk(self, times: int) -> None:
         """There is no room for a spare, so many times."""

@@ -74,9 +74,12 @@ class LiveEqualsReplay(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.shard: Stepped
 
-    @initialize(keep_ms=st.sampled_from((None, None, 2_000)))
-    def open(self, keep_ms: int | None) -> None:
-        self.shard = self.stack.enter_context(stepped(keep_ms=keep_ms))
+    @initialize(
+        keep_ms=st.sampled_from((None, None, 2_000)),
+        durability=st.sampled_from(("disk", "disk", "process")),
+    )
+    def open(self, keep_ms: int | None, durability: str) -> None:
+        self.shard = self.stack.enter_context(stepped(keep_ms=keep_ms, durability=durability))
 
     # ------------------------------------------------------------------ callers
 
@@ -90,6 +93,7 @@ class LiveEqualsReplay(RuleBasedStateMachine):
             shard.submit(shard.draft(due_ms, task, options=chosen))
         self._work(steps)
 
+    @precondition(lambda self: len(self.shard.witness.tickets) < 60)
     @rule(count=st.integers(3, 9), delay=st.sampled_from((0, 300, 1_100)), task=tasks)
     def submit_many_and_go_on(self, count: int, delay: int, task: str) -> None:
         """More than a window, a wheel and the places take."""
