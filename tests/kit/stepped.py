@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -25,7 +25,7 @@ from parkade.admission import Admission
 from parkade.asks import Ask, AwaitEnd, Inquiry, Look, Seen
 from parkade.attempts import Attempts
 from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
-from parkade.io import ShardIO, Writer
+from parkade.io import Post, ShardIO, Writer
 from parkade.opening import Identity, OpenShard, open_shard
 from parkade.shard import Bounds
 from parkade.shard.commands import Command, Outcome, Submit
@@ -150,8 +150,8 @@ class Stepped:
     def _begin_life(self) -> None:
         self.from_io: Heard = deque()
         self.from_writer: Heard = deque()
-        self.io = ShardIO("io", lambda what, *of: self.from_io.append((what, of)))
-        self.writer = Writer("writer", lambda what, *of: self.from_writer.append((what, of)))
+        self.io = ShardIO("io", post_to(self.from_io))
+        self.writer = Writer("writer", post_to(self.from_writer))
         self.handlers = Handlers(self.witness)
         self.port = Port(self)
         self.shard = Watched(0, self.port, self.io, self.writer)
@@ -478,6 +478,15 @@ class Stepped:
         return [(s, where(s), entry) for s, entry in entries if entry.state in (0, 1)]
 
 
+def post_to(heard: Heard) -> Post:
+    """What a worker calls when it has done something: it is kept until the core thread hears it."""
+
+    def post(function: Callable[..., None], *arguments: Any) -> None:
+        heard.append((function, arguments))
+
+    return post
+
+
 class WatchedStore(Parked):
     """A store that says when it has changed, and can lie about a commit that is done."""
 
@@ -495,7 +504,7 @@ class WatchedStore(Parked):
 
 
 @contextmanager
-def stepped(**options: Any) -> Iterator[Stepped]:
+def stepped(**options: Any) -> Generator[Stepped, None, None]:
     """A new shard under small limits, in a directory that goes with it."""
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     path = tempfile.mkdtemp(prefix="parkade-stepped-", dir=base)

@@ -6,7 +6,7 @@ recovered shard whether it is in a state that ever was, and whether that is new 
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -163,17 +163,14 @@ class Point:
     rows: dict[bytes, UniqueRow | None]
 
 
-@dataclass
 class Witness:
     """Of one shard, through all its lives."""
 
-    model: Model = field(default_factory=Model)
-    tickets: dict[int, Shadow] = field(default_factory=dict)
-    rows: dict[bytes, UniqueRow | None] = field(default_factory=dict)
-    told_lsn: int = 0
-    started: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        self.model = Model()
+        self.tickets: dict[int, Shadow] = {}
+        self.rows: dict[bytes, UniqueRow | None] = {}
+        self.told_lsn = self.started = 0
         self.names: dict[int, bytes] = {}
         self.points: dict[int, Point] = {}
         self.versions: dict[int, list[tuple[int, Shadow | None]]] = {}
@@ -335,7 +332,8 @@ class _Expected:
                 return [model.settle(outcome, now_ms, settled_ms) for outcome in outcomes]
             case SettleLost(items):
                 return [self._lose(item) for item in items]
-        raise AssertionError(command)
+            case _:
+                raise AssertionError(command)
 
     def _submit(self, draft: Submitted, mode: int, answer: Answer | Refusal) -> str:
         if answer.code == "full":
