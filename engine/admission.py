@@ -56,11 +56,12 @@ class ShardLanes(Protocol):
 class _Owner:
     """The lanes of one shard, for as long as its memory lives. `is_open`: it takes starts now."""
 
-    __slots__ = ("is_current", "is_open", "number", "placement", "posts", "shelf")
+    __slots__ = ("is_current", "is_open", "lanes", "number", "placement", "posts", "shelf")
 
     def __init__(self, number: int, placement: Placement) -> None:
         self.number = number
         self.placement = placement
+        self.lanes = placement.lanes
         self.posts: dict[Lane, _Post] = {}
         self.shelf: set[_Post] = set()  # met while it took no starts
         self.is_current = True
@@ -70,22 +71,23 @@ class _Owner:
 class _Post:
     """One lane in its queue."""
 
-    __slots__ = ("lane", "listed", "owner", "queue")
+    __slots__ = ("lane", "listed", "order", "owner", "queue")
 
     def __init__(self, owner: _Owner, lane: Lane, queue: "_Queue") -> None:
         self.owner = owner
         self.lane = lane
+        self.order = -lane.priority
         self.queue = queue
         self.listed: Rank | None = None
 
     def head(self) -> Rank | None:
-        owner, lane = self.owner, self.lane
-        if not lane.window or lane in owner.placement.lanes.passed or not owner.is_current:
+        owner, window = self.owner, self.lane.window
+        if not window or not owner.is_current or self.lane in owner.lanes.passed:
             return None
         if not owner.is_open:
             owner.shelf.add(self)
             return None
-        return lane.head
+        return self.order, window[0]
 
 
 class _Queue:
@@ -140,7 +142,7 @@ class Admission:
         self._clocks = (0, 0)  # wall, monotonic: of the last look
         self.suspect_running: tuple[int, int] | None = None  # (shard, serial)
         self.thinned: set[int] = set()  # shards some of whose windows may want a refill
-        self._lag_ms = 0
+        self.lag_ms = 0
         self._key_timers: list[tuple[int, int, _Owner, str]] = []
         self._keys_timed: set[tuple[int, str]] = set()
         self._begin_anew()
@@ -273,14 +275,13 @@ class Admission:
         owner, lane, queue = post.owner, post.lane, post.queue
         now_ms, mono_ms = self._clocks
         placement = owner.placement
-        placement.clear_head(lane, now_ms)
-        serial = None
-        if lane.window and lane.head == post.listed:
-            serial = placement.pop(lane, now_ms)
-        else:
-            self.thinned.add(owner.number)
-        is_alone = self._note_fresh(owner, lane)
+        serial = placement.take_head(lane, _rank(post)[1], now_ms)
+        is_alone = owner.lanes.is_fresh_alone(lane)
+        if not is_alone or not lane.window:
+            is_alone = self._note_fresh(owner, lane) and is_alone
+            self._note(owner, lane)
         if serial is None:
+            self.thinned.add(owner.number)
             return None, is_alone
         ticket = placement.memory.hot[serial]
         kind = queue.task.kind
@@ -299,12 +300,14 @@ class Admission:
         kind = permit.kind
         self.used[kind] -= 1
         assert self.used[kind] >= 0, (kind, self.used)
-        for freed in self.guards.end(permit, now_ms):
-            self.wake(*freed)
+        freed = self.guards.end(permit, now_ms)
+        if self._held:
+            for kind, name in freed:
+                self.wake(kind, name)
         if permit.is_suspect:
             self.suspect_running = None
             for owner in self._owners.values():
-                owner.placement.lanes.hand_on(SUSPECT)
+                owner.lanes.hand_on(SUSPECT)
         self.is_stirred = True
 
     def undo(self, permit: Permit, now_ms: int) -> None:
@@ -320,7 +323,7 @@ class Admission:
     def hand_on_key(self, key: str) -> None:
         """More of a key may run than before."""
         for owner in self._owners.values():
-            owner.placement.lanes.hand_on_all(key)
+            owner.lanes.hand_on_all(key)
         self.is_stirred = True
 
     def shard_is_gone(self, number: int) -> None:
@@ -340,7 +343,7 @@ class Admission:
         for owner in self._owners.values():
             owner.posts.clear()
             owner.shelf.clear()
-            for _, lane in owner.placement.lanes.sorted_heads():
+            for _, lane in owner.lanes.sorted_heads():
                 self._note(owner, lane)
 
     # --------------------------------------------------------------------------------- noting
@@ -348,7 +351,7 @@ class Admission:
     def _note_fresh(self, owner: _Owner, known: Lane | None = None) -> bool:
         """Lanes whose heads have changed since the last time; True: none but that one."""
         is_known = True
-        for lane in owner.placement.lanes.take_fresh():
+        for lane in owner.lanes.take_fresh():
             self._note(owner, lane)
             is_known = is_known and lane is known
         return is_known
@@ -428,13 +431,16 @@ class Admission:
             while timers and (until_ms is None or timers[0][0] <= until_ms):
                 _, _, held, hold = heapq.heappop(timers)
                 if held.hold is hold:
-                    self._held[hold.kind, hold.name].discard(held)
+                    beside = self._held[hold.kind, hold.name]
+                    beside.discard(held)
+                    if not beside:
+                        del self._held[hold.kind, hold.name]
                     self._let_go(held)
         while self._key_timers and self._key_timers[0][0] <= mono_ms:
             _, _, owner, key = heapq.heappop(self._key_timers)
             self._keys_timed.discard((owner.number, key))
             if owner.is_current:
-                owner.placement.lanes.hand_on(key)
+                owner.lanes.hand_on(key)
                 self._note_fresh(owner)
 
     def wait_ms(self, now_ms: int, mono_ms: int) -> int | None:
@@ -454,7 +460,7 @@ class Admission:
         """Why a ticket by itself may not start. See `StartGate`."""
         if ticket.is_suspect and self.suspect_running is not None:
             return SUSPECT
-        if self._lag_ms and self._is_over_by_wall_clock(ticket):
+        if self.lag_ms and self._is_over_by_wall_clock(ticket):
             return CLOCK
         key = ticket.key
         if key is None:
@@ -476,19 +482,19 @@ class Admission:
         """Expired or late, and by the settled clock not: held, neither started nor ended."""
         now_ms = self._clocks[0]
         expiry_ms = expiry_of(ticket)
-        if expiry_ms is not None and now_ms - self._lag_ms < expiry_ms <= now_ms:
+        if expiry_ms is not None and now_ms - self.lag_ms < expiry_ms <= now_ms:
             return True
         max_elapsed_ms = self.guards.max_elapsed_ms(ticket)
         return is_late(ticket, max_elapsed_ms, now_ms) and not is_late(
-            ticket, max_elapsed_ms, now_ms - self._lag_ms
+            ticket, max_elapsed_ms, now_ms - self.lag_ms
         )
 
     def _watch_lag(self, lag_ms: int) -> None:
         """The settled clock goes behind the wall clock for a while, or has caught up with it."""
-        was_ms, self._lag_ms = self._lag_ms, lag_ms
+        was_ms, self.lag_ms = self.lag_ms, lag_ms
         if was_ms and lag_ms < was_ms:
             for owner in self._owners.values():
-                owner.placement.lanes.hand_on_all(CLOCK)
+                owner.lanes.hand_on_all(CLOCK)
 
     # ----------------------------------------------------------------------------- for people
 
@@ -500,12 +506,12 @@ class Admission:
         found: list[Hold] = []
         owner = self._owners.get(shard)
         if owner is not None:
-            reason = owner.placement.lanes.keys.reasons.get(ticket.serial)
+            reason = owner.lanes.keys.reasons.get(ticket.serial)
             if reason == SUSPECT:
                 found.append(Hold("suspect", ""))
             elif reason == CLOCK:
                 found.append(Hold("clock", ""))
-            elif ticket.key is not None and not owner.placement.lanes.keys.has_room(ticket):
+            elif ticket.key is not None and not owner.lanes.keys.has_room(ticket):
                 found.append(Hold("key", ticket.key))
         plan = self.guards.plan_of(ticket.task, ticket.target)
         found += self.guards.all_holds(plan, ticket.key, now_ms, mono_ms)
@@ -517,7 +523,7 @@ class Admission:
         """How many of its task, target and priority go before a ticket; None: it is not in its
         lane's window."""
         owner = self._owners.get(shard)
-        lane = None if owner is None else owner.placement.lanes.by_key.get(ticket.lane)
+        lane = None if owner is None else owner.lanes.by_key.get(ticket.lane)
         if lane is None or not lane.has(ticket.first_due_ms, ticket.serial):
             return None
         lanes = (each.placement.lanes.by_key.get(ticket.lane) for each in self._owners.values())
@@ -552,7 +558,10 @@ class _Gate:
         return guards.key_places(plan, ticket.key)
 
     def holds(self, ticket: Ticket) -> str | int | None:
-        return self._admission.reason_of(self._owner, ticket)
+        admission = self._admission
+        if ticket.key is None and not ticket.is_suspect and not admission.lag_ms:
+            return None
+        return admission.reason_of(self._owner, ticket)
 
 
 def _rank(listed: _Task | _Post) -> Rank:

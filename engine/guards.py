@@ -88,6 +88,7 @@ class Plan(NamedTuple):
 
     task: str
     target: str | None
+    scopes: tuple[str, ...]  # of the task, and of the target if there is one
     task_quotas: tuple[Quota, ...]
     target_quotas: tuple[Quota, ...]
     key_quotas: tuple[Quota, ...]
@@ -173,7 +174,8 @@ class Guards:
         task = self._task(task_name)
         name = task_name if task is None else task.name
         own: Sequence[Limit] = () if task is None else task.settings.limits
-        task_quotas = self._quotas(f"task:{name}", _of(own, "task"))
+        scopes = (f"task:{name}",) if target is None else (f"task:{name}", f"target:{target}")
+        task_quotas = self._quotas(scopes[0], _of(own, "task"))
         target_quotas = _NO_LIMITS
         if target is not None:
             others = [
@@ -193,7 +195,7 @@ class Guards:
         lease_ms = max(PROBE_LEASE_MS_MIN, rules.open_for_ms, timeout_ms + 1_000)
         key_quotas = _of(own, "key")
         return Plan(
-            name, target, task_quotas, target_quotas, key_quotas, breaker, spec is not None,
+            name, target, scopes, task_quotas, target_quotas, key_quotas, breaker, spec is not None,
             bool(task_quotas or target_quotas), rules, lease_ms,
         )  # fmt: skip
 
@@ -269,14 +271,14 @@ class Guards:
 
     def task_hold(self, plan: Plan, now_ms: int, mono_ms: int) -> Hold | None:
         """What holds all tickets of the task."""
-        scope = f"task:{plan.task}"
+        scope = plan.scopes[0]
         return self._pause(scope, now_ms) or self._limit(scope, plan.task_quotas, mono_ms)
 
     def target_hold(self, plan: Plan, now_ms: int, mono_ms: int) -> Hold | None:
         """What holds the tickets of the task that have this target."""
         hold = None
         if plan.target is not None:
-            scope = f"target:{plan.target}"
+            scope = plan.scopes[1]
             hold = self._pause(scope, now_ms) or self._limit(scope, plan.target_quotas, mono_ms)
         return hold or self.breaker_hold(plan, now_ms)
 
@@ -350,13 +352,13 @@ class Guards:
     def begin(self, permit: Permit, now_ms: int, mono_ms: int) -> None:
         """An attempt starts, and nothing holds it."""
         plan = permit.plan
-        permit.taken = self._meter(self.meters, f"task:{plan.task}", mono_ms).take(
-            plan.task_quotas, mono_ms
-        )
-        if plan.target is not None:
-            meter = self._meter(self.meters, f"target:{plan.target}", mono_ms)
-            permit.taken += meter.take(plan.target_quotas, mono_ms)
-        if permit.key is not None:
+        for scope, quotas in zip(plan.scopes, (plan.task_quotas, plan.target_quotas), strict=False):
+            meter = self.meters.get(scope) or self._meter(self.meters, scope, mono_ms)
+            if quotas:
+                permit.taken += meter.take(quotas, mono_ms)
+            else:
+                meter.running += 1
+        if permit.key is not None and (plan.key_quotas or self.overrides):
             rates = _rates(self.key_quotas_of(plan, permit.key))
             if rates:
                 meter = self._meter(self.key_meters, permit.key, mono_ms)
@@ -378,9 +380,7 @@ class Guards:
     def end(self, permit: Permit, now_ms: int) -> list[tuple[str, str]]:
         """The attempt has ended, however. What it was counted by, as (kind, name)."""
         plan = permit.plan
-        freed = [self._end(f"task:{plan.task}")]
-        if plan.target is not None:
-            freed.append(self._end(f"target:{plan.target}"))
+        freed = [self._end(scope) for scope in plan.scopes]
         name = plan.breaker
         if name is not None:
             left = self.on_trial[name] - 1

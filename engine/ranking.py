@@ -1,8 +1,8 @@
 """Who is first, over everything that waits: lanes, the queues they make up, and tasks.
 
-A rank is (-priority, first due, serial) of a ticket at a head; the least goes first. Heads change
-all the time, mostly for the worse. So a `Ranking` is told only of what may have become better, and
-finds out about the rest when it comes to the top.
+A rank is (-priority, first due and serial) of a ticket at a head; the least goes first. Heads
+change all the time, mostly for the worse. So a `Ranking` is told only of what may have become
+better, and finds out about the rest when it comes to the top.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Rank", "Ranked", "Ranking"]
 
-Rank = tuple[int, int, int]
+Rank = tuple[int, int]
 
 
 class Ranked(Protocol):

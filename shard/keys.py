@@ -113,9 +113,9 @@ class Keys:
     def reason_to_wait(self, ticket: Ticket) -> Reason | None:
         """Why the ticket, alone, may not start; None: it may."""
         key = ticket.key
-        if key is not None and not self.has_room(ticket):
-            return key
-        return self.gate.holds(ticket)
+        if key is None:
+            return self.gate.holds(ticket)
+        return self.gate.holds(ticket) if self.has_room(ticket) else key
 
     def put_aside(self, ticket: Ticket, rank: int, reason: Reason) -> None:
         self.reasons[ticket.serial] = reason

@@ -434,28 +434,53 @@ class Lanes:
             fresh = {lane for _, lane in self.sorted_heads()}
             self.fresh = set()
             return fresh
-        if not self.changed and not self.fresh:
-            return ()
-        fresh = self.fresh | self.changed
-        self.unsorted |= self.changed
-        self.changed.clear()
-        self.fresh.clear()
-        return fresh
+        changed, self.changed = self.changed, set()
+        self.unsorted |= changed
+        if self.fresh:
+            changed |= self.fresh
+            self.fresh.clear()
+        return changed
 
-    def clear_head(self, lane: Lane, now_ms: int, early: list[Ticket]) -> None:
-        """Let the first of the lane be one that may start, as far as there is room aside for those
-        before it. Tickets that are met before their due leave the lane, and go to `early`."""
+    def is_fresh_alone(self, lane: Lane) -> bool:
+        """Whether `take_fresh` would tell of that lane and no other; then it is told."""
+        if self.fresh or len(self.changed) != 1 or lane not in self.changed:
+            return False
+        self.unsorted.add(lane)
+        self.changed.clear()
+        return True
+
+    def take_head(self, lane: Lane, rank: int, now_ms: int, early: list[Ticket]) -> int | None:
+        """The first of the lane, now in hand, if it has that rank and may start.
+
+        Else None: those before it that may not start have stepped aside, as far as there is room
+        for them, so that the lane's head is a ticket that may; where there is none, whoever may
+        start is taken from behind it. Tickets met before their due leave the lane, to `early`.
+        """
         hot, window, keys = self.memory.hot, lane.window, self.keys
         while window:
-            ticket = hot[window[0] & SERIAL_MASK]
+            first = window[0]
+            ticket = hot[first & SERIAL_MASK]
             if ticket.due_ms > now_ms:
                 early.append(ticket)
                 self.leave(ticket)
                 continue
             reason = keys.reason_to_wait(ticket)
-            if reason is None or keys.count >= self.bounds.aside_max:
-                break
+            if reason is None:
+                return self._take_in_hand(lane, 0, ticket) if first == rank else None
+            if keys.count >= self.bounds.aside_max:
+                return self.pop(lane, now_ms, early) if first == rank else None
             self._step_aside(lane, 0, ticket, reason)
+        return None
+
+    def _take_in_hand(self, lane: Lane, at: int, ticket: Ticket) -> int:
+        self._take(lane, at)
+        self.seats[ticket.serial] = IN_HAND
+        if ticket.key is not None:
+            self.keys.claim(ticket)
+            if ticket.key in self.keys.aside:
+                self.hand_on(ticket.key)  # there may be room for more of them
+        self.note_hunger(lane)
+        return ticket.serial
 
     def pop(self, lane: Lane, now_ms: int, early: list[Ticket]) -> int | None:
         """The first of the lane that is due and may start, now in hand; None if there is none.
@@ -477,13 +502,7 @@ class Lanes:
                 else:
                     at += 1
                 continue
-            self._take(lane, at)
-            self.seats[ticket.serial] = IN_HAND
-            keys.claim(ticket)
-            if ticket.key in keys.aside:
-                self.hand_on(ticket.key)  # there may be room for more of them
-            self.note_hunger(lane)
-            return ticket.serial
+            return self._take_in_hand(lane, at, ticket)
         if window:
             self.passed.add(lane)
         return None

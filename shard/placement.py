@@ -271,13 +271,14 @@ class Placement(Horizon):
         serial) of their heads."""
         return iter([lane for _, lane in self.lanes.sorted_heads()])
 
-    def clear_head(self, lane: Lane, now_ms: int) -> None:
-        """Have those who may not start leave the head of a lane, as far as there is room for them;
-        so that the order of heads is that of tickets which may start."""
+    def take_head(self, lane: Lane, rank: int, now_ms: int) -> int | None:
+        """The first ticket of a lane, in hand, if it has that rank and may start: its key is free
+        and the gate has no objection. None: the lane's head has changed, or none of it may."""
         early = self._early
-        self.lanes.clear_head(lane, now_ms, early)
+        serial = self.lanes.take_head(lane, rank, now_ms, early)
         while early:
             self.relocate(early.pop())
+        return serial
 
     def pop(self, lane: Lane, now_ms: int) -> int | None:
         """The first ticket of a lane that is due and may start: its key is free, and the gate has

@@ -173,7 +173,7 @@ def test_where_nothing_that_is_registered_has_a_place_no_lane_is_looked_at(
         raise AssertionError("nobody may start")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Placement, "clear_head", refuse)
+        patch.setattr(Placement, "take_head", refuse)
         patch.setattr(Guards, "task_hold", refuse)
         assert list(admission.take(shards, NOW_MS)) == []
     admission.release(pick.permit, NOW_MS)
