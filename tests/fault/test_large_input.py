@@ -105,7 +105,11 @@ def test_a_great_many_lost_attempts_are_settled(tmp_path: Path) -> None:
 
         engine.submit_many(stay.call(n) for n in range(5_000))
         runtime = runtime_of(engine)
-        assert runtime.host.when(lambda: len(runtime.shards[0].core.running) == 5_000).wait(20)
+        shard = runtime.shards[0]
+        running = shard.core.running
+        assert runtime.host.when(
+            lambda: len(running) == 5_000 and shard.durable_lsn == shard.core.lsn
+        ).wait(20)
         runtime.abandon()
     with make(tmp_path / "data", shards=1, run=False) as engine:
         when(engine, lambda runtime: not runtime.shards[0].core.running)
