@@ -212,6 +212,8 @@ class Floor:
         for shard in runtime.shards:
             lanes = shard.placement.lanes
             assert (lanes.keys.running, lanes.keys.claims, lanes.seats) == ({}, {}, {})
+        assert all(not owner.posts for owner in admission._owners.values())
+        assert admission._queues == {}
         assert all(not serials for serials in self._waiting.values())
 
 

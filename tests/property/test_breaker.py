@@ -1,5 +1,6 @@
 """A breaker against a list of what happened to it: which attempts it lets through, and when."""
 
+import random
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -21,26 +22,9 @@ from parkade.shard.breaker import (
 
 LEASE_MS = 70
 
-rules = st.builds(
-    CircuitRules,
-    failures=st.integers(1, 4),
-    window_ms=st.sampled_from((20, 50, 1_000)),
-    open_for_ms=st.sampled_from((10, 40)),
-    max_open_for_ms=st.sampled_from((40, 100)),
-    probes=st.integers(1, 3),
-)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("pass"), st.sampled_from((0, 1, 5, 10, 39, 40, 41, 100))),
-        st.tuples(st.just("start"), st.just(0)),
-        st.tuples(st.just("end"), st.tuples(st.integers(0, 9), st.sampled_from((0, 1, 2, 2)))),
-        st.tuples(st.just("vanish"), st.integers(0, 9)),
-        st.tuples(st.just("force"), st.sampled_from((None, 30))),
-        st.tuples(st.just("close"), st.just(0)),
-        st.tuples(st.just("restart"), st.just(0)),
-    ),
-    max_size=60,
-)
+STEPS = 500
+ACTS = ("pass", "start", "end", "vanish", "force", "close", "restart")
+WEIGHTS = (30, 40, 35, 2, 1, 1, 1)
 
 
 @dataclass
@@ -91,47 +75,86 @@ class Model:
         self.until_ms = None if for_ms is None else now_ms + for_ms
 
 
-@given(rules, steps)
-def test_a_breaker_lets_through_what_its_rules_say(rules: CircuitRules, steps: list) -> None:  # type: ignore[type-arg]
-    circuit, model, now_ms = Circuit(), Model(rules), 1_000_000
-    running: dict[int, tuple[Trial, int]] = {}
-    last = 0
-    for name, value in steps:
+class Histories:
+    """A breaker, its model, and the attempts that run."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.rules = CircuitRules(
+            failures=rng.randint(1, 4),
+            window_ms=rng.choice((20, 50, 1_000)),
+            open_for_ms=rng.choice((10, 40)),
+            max_open_for_ms=rng.choice((40, 100)),
+            probes=rng.randint(1, 3),
+        )
+        self.circuit, self.model = Circuit(), Model(self.rules)
+        self.now_ms = 1_000_000
+        self.running: dict[int, tuple[Trial, int]] = {}
+        self.last = 0
+
+    def start(self) -> None:
+        is_admitted = self.model.admits(self.now_ms)
+        assert self.circuit.admits(self.rules, self.now_ms) == is_admitted
+        if is_admitted:
+            self.last += 1
+            trial = self.circuit.begin(self.now_ms, LEASE_MS)
+            self.running[self.last] = (trial, self.model.trips)
+            if self.model.state == "half":
+                self.model.probes[self.last] = self.now_ms + LEASE_MS
+
+    def end(self, verdict: int | None) -> None:
+        """An attempt ends with a verdict, or (None) is never heard of again."""
+        if not self.running:
+            return
+        attempt = self.rng.choice(sorted(self.running))
+        trial, trips = self.running.pop(attempt)
+        if verdict is not None:
+            was_open = self.model.state == "open"
+            has_changed = self.circuit.report(self.rules, trial, verdict, self.now_ms)
+            self.model.end(attempt, trips, verdict, self.now_ms)
+            assert not (has_changed and was_open and self.model.state == "open")
+
+    def restart(self) -> None:
+        """Attempts are lost with their process, and so are failures that had not tripped it."""
+        self.running.clear()
+        encoded = self.circuit.encode()
+        self.circuit = decode_circuit(encoded) if encoded else Circuit()
+        model = self.model
+        model.failed_at, model.probes = [], {}
+        if model.state == "half":
+            model.state = "open"
+
+    def act(self) -> None:
+        (name,) = self.rng.choices(ACTS, WEIGHTS)
         if name == "pass":
-            now_ms += value
+            self.now_ms += self.rng.choice((0, 1, 5, 10, 39, 40, 41, 100))
         elif name == "start":
-            assert circuit.admits(rules, now_ms) == model.admits(now_ms)
-            if model.admits(now_ms):
-                last += 1
-                running[last] = (circuit.begin(now_ms, LEASE_MS), model.trips)
-                if model.state == "half":
-                    model.probes[last] = now_ms + LEASE_MS
-        elif name in ("end", "vanish") and running:
-            place, verdict = value if name == "end" else (value, NEUTRAL)
-            attempt = sorted(running)[place % len(running)]
-            trial, trips = running.pop(attempt)
-            if name == "end":
-                before = circuit.state in (CLOSED, HALF_OPEN)
-                changed = circuit.report(rules, trial, verdict, now_ms)
-                model.end(attempt, trips, verdict, now_ms)
-                assert not changed or before
+            self.start()
+        elif name == "end":
+            self.end(self.rng.choice((NEUTRAL, SUCCESS, FAILURE, FAILURE)))
+        elif name == "vanish":
+            self.end(None)
         elif name == "force":
-            circuit.force_open(now_ms, value)
-            model.trip(now_ms, value)
+            for_ms = self.rng.choice((None, 30))
+            self.circuit.force_open(self.now_ms, for_ms)
+            self.model.trip(self.now_ms, for_ms)
         elif name == "close":
-            circuit.close()
-            model.state, model.failed_at, model.probes = "closed", [], {}
-        elif name == "restart":
-            # Attempts are lost with their process, and so are failures that had not tripped it.
-            running.clear()
-            encoded = circuit.encode()
-            circuit = decode_circuit(encoded) if encoded else Circuit()
-            model.failed_at, model.probes = [], {}
-            if model.state == "half":
-                model.state, model.until_ms = "open", model.until_ms
-        assert circuit.admits(rules, now_ms) == model.admits(now_ms), (name, value)
-        state = {CLOSED: "closed", OPEN: "open", FORCED_OPEN: "open", HALF_OPEN: "half"}
-        assert state[circuit.state] == model.state
+            self.circuit.close()
+            self.model.state, self.model.failed_at, self.model.probes = "closed", [], {}
+        else:
+            self.restart()
+
+
+def test_a_breaker_lets_through_what_its_rules_say(seed: int) -> None:
+    rng = random.Random(seed)
+    names = {CLOSED: "closed", OPEN: "open", FORCED_OPEN: "open", HALF_OPEN: "half"}
+    for _ in range(4):
+        histories = Histories(rng)
+        for _ in range(STEPS):
+            histories.act()
+            circuit, model, now_ms = histories.circuit, histories.model, histories.now_ms
+            assert circuit.admits(histories.rules, now_ms) == model.admits(now_ms)
+            assert names[circuit.state] == model.state
 
 
 @given(
