@@ -293,3 +293,19 @@ def test_a_task_registered_while_the_engine_runs_is_held_by_its_limits(
     for name in ("late", "older", "late"):
         engine.submit(name, {})
     assert engine.run_until_idle().done == 1
+
+
+def test_a_start_that_comes_to_nothing_costs_its_rate_no_token(engine: TestEngine) -> None:
+    @engine.task(limits=[Limit(rate=(1, "1h"))], retry=1)
+    def call(fails: bool) -> None:
+        if fails:
+            raise RuntimeError("no")
+
+    spent = call.submit(True)
+    engine.clock.advance("1h")
+    assert engine.run_until_idle().dead == 1
+    engine.clock.advance("1h")
+    engine.dead.revive(spent.id, keep_attempts=True)
+    other = call.submit(False)
+    assert engine.run_until_idle().attempts == 1  # no budget is left of the first
+    assert (spent.info().state, other.info().state) == ("dead", "done")
