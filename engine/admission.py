@@ -423,6 +423,8 @@ class Admission:
         elif held.kind:
             self._ready[held.kind].note(held)
         self.is_stirred = True
+        # Held lanes do not fill their windows: now they may want to.
+        self.thinned.update(o.number for o in self._owners.values() if o.lanes.hungry)
 
     def _fire(self, now_ms: int, mono_ms: int, *, went_back: bool) -> None:
         """Lets go of what was held until now; of all that waits for a wall clock that went back."""
@@ -477,6 +479,15 @@ class Admission:
             entry = (mono_ms + wait_ms, next(self._count), owner, key)
             heapq.heappush(self._key_timers, entry)
         return key
+
+    def is_held(self, key: tuple[str, str | None, int]) -> bool:
+        """Whether a lane is known to be held, by its task or its target. See `StartGate`."""
+        plan = self.guards.plan_of(key[0], key[1])
+        task = self._tasks.get(plan.task)
+        if task is not None and (task.hold is not None or not task.kind):
+            return True
+        queue = self._queues.get(key[:2])
+        return queue is not None and queue.hold is not None
 
     def _is_over_by_wall_clock(self, ticket: Ticket) -> bool:
         """Expired or late, and by the settled clock not: held, neither started nor ended."""
@@ -562,6 +573,9 @@ class _Gate:
         if ticket.key is None and not ticket.is_suspect and not admission.lag_ms:
             return None
         return admission.reason_of(self._owner, ticket)
+
+    def is_held(self, lane: tuple[str, str | None, int]) -> bool:
+        return self._admission.is_held(lane)
 
 
 def _rank(listed: _Task | _Post) -> Rank:

@@ -36,6 +36,11 @@ class StartGate(Protocol):
         on when it has gone."""
         ...
 
+    def is_held(self, lane: _LaneKey) -> bool:
+        """Whether all of that lane is known to be held: it needs no more than its head in memory,
+        and where there are too many lanes not even that."""
+        ...
+
 
 class OpenGate:
     """Lets everybody through, one of a key at a time."""
@@ -45,6 +50,9 @@ class OpenGate:
 
     def holds(self, ticket: Ticket) -> Reason | None:
         return None
+
+    def is_held(self, lane: _LaneKey) -> bool:
+        return False
 
 
 class Keys:

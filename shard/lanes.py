@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 _MOVE_BYTES: Final = 200
+_LOOKS_MAX: Final = 64
 
 # Where in its lane a hot ticket is.
 WINDOW: Final = 0
@@ -65,6 +66,7 @@ class Lanes:
         "hungry",
         "keys",
         "loading",
+        "looked_at",
         "memory",
         "names",
         "number_next",
@@ -105,6 +107,7 @@ class Lanes:
         # Lanes in which nobody could start, for want of room aside.
         self.passed: set[Lane] = set()
         self.keys = Keys()
+        self.looked_at = 0  # among the sorted heads, for one that is held
         for number, count in rows.items():
             if count:
                 self.lane(self.names[number])
@@ -232,15 +235,28 @@ class Lanes:
         """Put outside what is too much, in the lane's window or in all of them."""
         bounds = self.bounds
         size = len(lane)
-        if size > bounds.window_max or (self.total > bounds.windows_max and size > 1):
+        if size > bounds.window_max:
             self._overflow(lane)
+        elif self.total > bounds.windows_max and size > 1:
+            self._overflow(self.held_lane(2) or lane)
         while len(self.by_key) > bounds.lanes_max:
             order = self.sorted_heads()
             if len(order) <= bounds.lanes_max:
                 return
-            last = order[-1][1]
+            last = self.held_lane(1) or order[-1][1]
             while last.window:
                 self._overflow(last)
+
+    def held_lane(self, least: int) -> Lane | None:
+        """A lane that is held and has so many in memory, if one is met among a few: those that may
+        start are not to lose their place to it."""
+        order, is_held = self.sorted_heads(), self.keys.gate.is_held
+        for _ in range(min(_LOOKS_MAX, len(order))):
+            self.looked_at = (self.looked_at + 1) % len(order)
+            lane = order[self.looked_at][1]
+            if len(lane) >= least and is_held(lane.key):
+                return lane
+        return None
 
     def _overflow(self, lane: Lane) -> None:
         """Put the last of a lane outside."""

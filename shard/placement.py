@@ -43,6 +43,7 @@ from parkade.shard.memory import UNREAD, Memory
 from parkade.shard.refill import (
     RefillAsk,
     Refilled,
+    last_order,
     may_refill,
     next_refill_ms,
     room_of,
@@ -219,7 +220,7 @@ class Placement(Horizon):
         for lane in wanting(lanes, now_ms):
             if len(asks) >= limit:
                 break
-            if not may_refill(lanes, lane):
+            if not may_refill(lanes, lane, last_order(lanes)):
                 continue  # the others took the room that was left
             if lane.number is None or not lanes.rows.get(lane.number):
                 self._refill(lane, None, now_ms)

@@ -47,26 +47,39 @@ def room_of(lanes: Lanes, lane: Lane) -> int:
     return min(bounds.window_max - size, bounds.windows_max - lanes.total)
 
 
-def may_refill(lanes: Lanes, lane: Lane) -> bool:
-    """Whether a refill is wanted as soon as its time has come."""
+def last_order(lanes: Lanes) -> tuple[int, int, int] | None:
+    """Before which lane another one must go to have a head in memory beside the others; None: any
+    may have one. One that is held gives way to whoever comes."""
+    lanes_max = lanes.bounds.lanes_max
+    if len(lanes.by_key) <= lanes_max:
+        return None
+    heads = lanes.sorted_heads()
+    if len(heads) < lanes_max or lanes.held_lane(1) is not None:
+        return None
+    return heads[-1][0]
+
+
+def may_refill(lanes: Lanes, lane: Lane, last: tuple[int, int, int] | None) -> bool:
+    """Whether a refill is wanted as soon as its time has come. `last`: see `last_order`."""
     if lane.is_refilling or room_of(lanes, lane) <= 0:
         return False
-    if lane.window or len(lanes.by_key) <= lanes.bounds.lanes_max:
-        return True
-    heads = lanes.sorted_heads()
-    if len(heads) < lanes.bounds.lanes_max:
+    is_enough = lane.window or len(lanes.by_key) > lanes.bounds.lanes_max
+    if is_enough and lanes.keys.gate.is_held(lane.key):
+        return False
+    if lane.window or last is None:
         return True
     # What it would bring in ranks past its edge: a head that would be put out at once is left out.
-    return (-lane.priority, lane.edge + 1, lane.seq) < heads[-1][0]
+    return (-lane.priority, lane.edge + 1, lane.seq) < last
 
 
 def wanting(lanes: Lanes, now_ms: int) -> list[Lane]:
     """The lanes whose window is low and which have something outside whose time has come."""
     found = []
+    last = last_order(lanes)
     for lane in list(lanes.hungry):
         if lane.edge == RANK_MAX or len(lane) > lanes.bounds.window_max // 2:
             lanes.hungry.discard(lane)
-        elif lane.edge >> SERIAL_BITS <= now_ms and may_refill(lanes, lane):
+        elif lane.edge >> SERIAL_BITS <= now_ms and may_refill(lanes, lane, last):
             found.append(lane)
     found.sort(key=lambda lane: (-lane.priority, lane.edge, lane.seq))
     return found
@@ -74,11 +87,13 @@ def wanting(lanes: Lanes, now_ms: int) -> list[Lane]:
 
 def next_refill_ms(lanes: Lanes) -> int | None:
     """When the next refill will be wanted; None when none is foreseen."""
-    low = lanes.bounds.window_max // 2
+    if not lanes.hungry:
+        return None
+    low, last = lanes.bounds.window_max // 2, last_order(lanes)
     times = [
         lane.edge >> SERIAL_BITS
         for lane in lanes.hungry
-        if lane.edge < RANK_MAX and len(lane) <= low and may_refill(lanes, lane)
+        if lane.edge < RANK_MAX and len(lane) <= low and may_refill(lanes, lane, last)
     ]
     return min(times, default=None)
 

@@ -4,19 +4,20 @@ from typing import Any
 
 import pytest
 
-from kit.rig import NOW_MS, Rig
+from kit.rig import NOW_MS, SMALL, Rig
 from parkade.admission import Admission, Pick
-from parkade.guards import Guards
+from parkade.guards import Guards, Pause
 from parkade.limits import START_BATCH_MAX
 from parkade.shard import Bounds, Placement
+from parkade.store.record import Options
 
 
 class ShardOf:
     """A shard as admission sees it, over a rig."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, bounds: Bounds | None = None) -> None:
         self.number = number
-        self.rig = Rig(Bounds())
+        self.rig = Rig(bounds or Bounds())
 
     @property
     def placement(self) -> Placement:
@@ -178,3 +179,58 @@ def test_where_nothing_that_is_registered_has_a_place_no_lane_is_looked_at(
         assert list(admission.take(shards, NOW_MS)) == []
     admission.release(pick.permit, NOW_MS)
     assert len(take(admission, shards)) == 1
+
+
+def held_setting(bounds: Bounds) -> tuple[ShardOf, Admission]:
+    """A shard under small bounds; every target but None is paused."""
+    shard = ShardOf(0, bounds)
+    admission = Admission({"thread": 1}, Kinds(plain="thread", other="thread"))
+    for number in range(9):
+        admission.guards.pauses[f"target:t{number}"] = Pause()
+    return shard, admission
+
+
+def hold(shard: ShardOf, admission: Admission, targets: int, each: int) -> None:
+    for _ in range(each):
+        for number in range(targets):
+            shard.rig.submit(task="plain", options=Options(target=f"t{number}"))
+        assert take(admission, [shard]) == []
+
+
+def test_more_held_lanes_than_have_a_head_keep_none_that_may_start_from_its_own() -> None:
+    shard, admission = held_setting(SMALL._replace(wheel_max=50))
+    hold(shard, admission, targets=9, each=2)
+    rig = shard.rig
+    free = [rig.submit(task="other") for _ in range(3)]
+    for serial in free:
+        (pick,) = take(admission, [shard])
+        assert pick.serial == serial
+        assert rig.start(serial)[0].code == "started"
+        rig.settle(serial)
+        admission.release(pick.permit, NOW_MS)
+        rig.checked()
+    del admission.guards.pauses["target:t3"]
+    admission.wake("pause", "target:t3")
+    started = 0
+    while picks := take(admission, [shard]):
+        for pick in picks:
+            assert rig.core.hot[pick.serial].target == "t3"
+            started += rig.start(pick.serial)[0].code == "started"
+            rig.settle(pick.serial)
+            admission.release(pick.permit, NOW_MS)
+    assert started == 2
+    rig.checked()
+
+
+def test_windows_full_of_held_tickets_give_way_to_those_that_may_start() -> None:
+    shard, admission = held_setting(SMALL._replace(lanes_max=50, wheel_max=50))
+    hold(shard, admission, targets=4, each=6)
+    rig = shard.rig
+    lanes = rig.core.placement.lanes
+    assert lanes.total >= SMALL.windows_max
+    for _ in range(3):
+        rig.submit(task="other")
+    shard.rig.settle_down()
+    assert len(lanes.by_key["other", None, 0].window) >= 2
+    assert lanes.total <= SMALL.windows_max + 4
+    rig.checked()
