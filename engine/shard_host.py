@@ -102,10 +102,6 @@ class ShardHost:
     def is_open(self) -> bool:
         return self.status == OPEN
 
-    def is_suspect(self, serial: int) -> bool:
-        ticket = self.core.hot.get(serial)
-        return ticket is not None and ticket.is_suspect
-
     # --------------------------------------------------------------------------------- turn
 
     def put(self, ask: Ask) -> None:

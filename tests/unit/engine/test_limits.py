@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from parkade import ConfigError, Limit, LimitState, RetryPolicy, Snooze
+from kit.engines import hold_handlers, make, rig, runtime_of, when
+from kit.faulty import FaultyDisk
+from parkade import Breaker, ConfigError, Limit, LimitState, RetryPolicy, Snooze
 from parkade.testing import TestEngine
 
 
@@ -309,3 +311,43 @@ def test_a_start_that_comes_to_nothing_costs_its_rate_no_token(engine: TestEngin
     other = call.submit(False)
     assert engine.run_until_idle().attempts == 1  # no budget is left of the first
     assert (spent.info().state, other.info().state) == ("dead", "done")
+
+
+def test_threads_of_a_limited_task_are_never_more_than_its_limit(tmp_path: Path) -> None:
+    with hold_handlers() as gate, make(tmp_path / "data", threads=16) as threaded:
+
+        @threaded.task(limits=[Limit(concurrency=3)])
+        def work() -> None:
+            gate.enter()
+
+        tickets = threaded.submit_many(work.call() for _ in range(12))
+        gate.wait(3)
+        other = threaded.task(name="other")(lambda: "done")
+        assert other.submit().result("20s") == "done"
+        assert (gate.inside, gate.inside_max) == (3, 3)
+        gate.open()
+        for ticket in tickets:
+            ticket.result("20s")
+        assert gate.inside_max == 3
+
+
+def test_a_shard_that_fails_under_its_attempts_costs_no_permit(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with rig(make(tmp_path / "data", durability="process", threads=4), disk=disk) as threaded:
+        breaker = Breaker("psp", failures=99)
+        limits = [Limit(concurrency=2), Limit(concurrency=1, per="target")]
+
+        @threaded.task(target="t-{n}", limits=limits, breaker=breaker, retry=RetryPolicy(9))
+        def work(n: int) -> int:
+            return n
+
+        tickets = threaded.submit_many(work.call(n % 3) for n in range(60))
+        for shard in (0, 1):
+            disk.break_next("write", f"shard-00{shard}/journal", skip=4)
+        for ticket in tickets:
+            ticket.result("20s")
+        when(threaded, lambda runtime: runtime.attempts.running == 0)
+        guards = runtime_of(threaded).attempts.admission.guards
+        assert {name: meter.running for name, meter in guards.meters.items()} == {}
+        assert guards.on_trial == {}
+        assert sum(shard.recoveries for shard in threaded.stats().shards) > 0

@@ -1,5 +1,6 @@
 """Why a ticket is not running: one sentence for every reason there is."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -212,3 +213,12 @@ def test_the_command_line_tells_it_from_the_engine_and_from_the_files(tmp_path: 
     assert '"state":"scheduled"' in ask("--json")
     with open_readonly(path) as reader:
         assert reader.info(ticket.id).state == "scheduled"
+
+
+def test_a_coroutine_asks_too(tmp_path: Path) -> None:
+    async def ask() -> Why:
+        async with make(tmp_path / "data", run=False) as engine:
+            ticket = await engine.task(name="note")(lambda: None).options(delay="1h").asubmit()
+            return await ticket.awhy()
+
+    assert asyncio.run(ask()).text.startswith("due in ")
