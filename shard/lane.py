@@ -40,6 +40,7 @@ class Lane:
     """
 
     __slots__ = (
+        "asked_edge",
         "edge",
         "is_refilling",
         "key",
@@ -66,6 +67,7 @@ class Lane:
         self.near = 0  # parked tickets of this lane in the wheel
         self.near_top = -1  # no rank among them is greater
         self.is_refilling = False
+        self.asked_edge = edge  # from where the refill under way reads
         self.order: tuple[int, int, int] | None = None
 
     @property

@@ -225,7 +225,7 @@ class Placement(Horizon):
             if lane.number is None or not lanes.rows.get(lane.number):
                 self._refill(lane, None, now_ms)
                 continue
-            lane.is_refilling = True
+            lane.is_refilling, lane.asked_edge = True, lane.edge
             self.refills_out += 1
             asks.append(RefillAsk(lane.number, unpack(lane.edge), room_of(lanes, lane)))
         return asks
@@ -245,6 +245,10 @@ class Placement(Horizon):
             self._refill_drops += 1
             return False
         self._refill_drops = 0
+        if lane.edge < lane.asked_edge:
+            # What went past the lowered edge may have got rows that were not asked for.
+            self.lanes.note_hunger(lane)
+            return False
         self._refill(lane, result, now_ms)
         return True
 

@@ -340,6 +340,27 @@ def test_a_million_tickets_of_a_busy_key_wait_in_bounded_memory() -> None:
     assert sorted(run_all(rig)) == serials[1:]
 
 
+def test_a_refill_asked_from_an_edge_that_has_come_down_is_asked_again() -> None:
+    rig = Rig()
+    for _ in range(SMALL.window_max + 3):
+        rig.submit()
+    rig.settle_down()
+    rig.checkpoint()
+    rig.start(*[serial for serial in (rig.pop(rig.lanes()[0]) for _ in range(3)) if serial])
+    placement = rig.core.placement
+    (ask,) = placement.want_refills(rig.now_ms)
+    # Before it is read, earlier ones fill the window, and what they push out gets rows.
+    early = [rig.submit(-SECOND) for _ in range(SMALL.window_max + 2)]
+    rig.advance()
+    rig.checkpoint()
+    result = rig.store.refill(ask)
+    assert early[-1] not in {serial for _, serial in result.rows}
+    assert not placement.refilled(result, rig.now_ms)
+    rig.checked()
+    rig.settle_down()
+    rig.check_nothing_due_is_forgotten()
+
+
 def test_a_checkpoint_without_records_overtakes_a_read_as_well() -> None:
     """It may have moved tickets into the rows of their lanes, and its LSN is the former one's."""
     rig = Rig()
