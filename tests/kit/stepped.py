@@ -38,7 +38,7 @@ from parkade.store.record import Options, Submitted, UniqueClaim
 from parkade.submitting import DRAFT_BYTES
 from parkade.waiters import Wakeups
 
-__all__ = ["BOUNDS", "NOW_MS", "STEPS", "Failed", "Job", "Stepped", "stepped"]
+__all__ = ["BOUNDS", "NOW_MS", "ODD_BOUNDS", "STEPS", "Failed", "Job", "Stepped", "stepped"]
 
 NOW_MS = 1_700_000_000_000
 BOUNDS = Bounds(
@@ -51,6 +51,12 @@ BOUNDS = Bounds(
     moves_max=6,
     aside_max=2,
     payload_cache_bytes_max=64,
+)
+# Where one bound is met long before the others.
+ODD_BOUNDS = (
+    BOUNDS._replace(wheel_max=3, window_max=2, windows_max=3, lanes_max=2, sweep_limit=2),
+    BOUNDS._replace(wheel_max=20, window_max=6, lanes_max=1, sweep_limit=10, aside_max=0),
+    BOUNDS._replace(horizon_ms=300, window_max=1, windows_max=2, sweep_limit=1, moves_max=1),
 )
 LIMITS = {
     "TURN_BYTES_MAX": 700,
@@ -137,6 +143,7 @@ class Stepped:
         self.witness = Witness()
         self.answers: list[tuple[Command | Inquiry, Any]] = []
         self.unanswered: dict[int, Ask] = {}
+        self._asked_at: dict[int, int] = {}
         self.is_new = True
         self.lives = 0
         self.done: Counter[str] = Counter()
@@ -187,6 +194,8 @@ class Stepped:
             self.settled = SettledClock(start, WallMs(self.now_ms), MonoMs(self.mono_ms))
         self._image = StoreImage.of(store)
         self.witness.check_recovered(opened.core, self._image, self.settled.now)
+        lsn = opened.core.lsn
+        self._asked_at = {ask: min(at, lsn) for ask, at in self._asked_at.items()}
         return opened
 
     def _open_store(self, directory: str, **options: Any) -> Parked:
@@ -238,11 +247,11 @@ class Stepped:
     def ask(self, asked: Command | Inquiry, size: int = 0) -> Ask:
         """Puts a question; the answer comes to `answers` when it may be told."""
         ask = Ask(asked, size=size)
-        since = self.shard.core.lsn
+        self._asked_at[id(ask)] = self.shard.core.lsn
 
         def then(value: Any, error: BaseException | None) -> None:
             assert self.unanswered.pop(id(ask), None) is not None, ("answered twice", asked)
-            self._check_answer(asked, value, error, since)
+            self._check_answer(asked, value, error, self._asked_at.pop(id(ask)))
             self.answers.append((asked, value if error is None else error))
 
         ask.then = then

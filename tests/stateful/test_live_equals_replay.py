@@ -21,9 +21,10 @@ from hypothesis.stateful import (
 )
 
 from kit.model import DEAD, PENDING, RUNNING
-from kit.stepped import STEPS, Stepped, stepped
+from kit.stepped import BOUNDS, ODD_BOUNDS, STEPS, Stepped, stepped
 from parkade.asks import AwaitEnd, Look, PageOf
 from parkade.index_keys import key_prefix, state_prefix, task_prefix
+from parkade.shard import Bounds
 from parkade.shard.commands import (
     Cancel,
     Drop,
@@ -77,9 +78,11 @@ class LiveEqualsReplay(RuleBasedStateMachine):
     @initialize(
         keep_ms=st.sampled_from((None, None, 2_000)),
         durability=st.sampled_from(("disk", "disk", "process")),
+        bounds=st.sampled_from((BOUNDS, *ODD_BOUNDS)),
     )
-    def open(self, keep_ms: int | None, durability: str) -> None:
-        self.shard = self.stack.enter_context(stepped(keep_ms=keep_ms, durability=durability))
+    def open(self, keep_ms: int | None, durability: str, bounds: Bounds) -> None:
+        options = {"keep_ms": keep_ms, "durability": durability, "bounds": bounds}
+        self.shard = self.stack.enter_context(stepped(**options))
 
     # ------------------------------------------------------------------ callers
 
