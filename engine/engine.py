@@ -19,7 +19,7 @@ from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast
 
 from msgspec import UNSET
 
-from parkade import finding, steering
+from parkade import steering
 from parkade.asking import check_not_on_loop
 from parkade.calls import Call
 from parkade.checks import check_choice, check_count
@@ -31,16 +31,16 @@ from parkade.directory import own_directory
 from parkade.durations import Duration, parse_duration_ms
 from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
+from parkade.looking import Looking
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
 from parkade.remarks import remark_on_open
 from parkade.runtime import Runtime, RuntimeOptions
-from parkade.stats import read_stats
 from parkade.steering import Breakers, Limits
 from parkade.submitting import Submitting, chunks
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
-from parkade.views import Page, State, Stats, StopReport, TicketInfo
+from parkade.views import StopReport
 from parkade.wording import shown
 
 __all__ = ["Engine"]
@@ -54,7 +54,7 @@ _AUTO: Any = UNSET
 logging.getLogger("parkade").addHandler(logging.NullHandler())
 
 
-class Engine(Tasks):
+class Engine(Looking):
     """Owns a data directory.
 
     `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
@@ -325,53 +325,7 @@ class Engine(Tasks):
         prepared = [call.prepare(now_ms, payload_bytes_max=bytes_max) for call in calls]
         return self._submitting.many(prepared, [call.bound for call in calls])
 
-    # ----------------------------------------------------------------------------- look and find
-
-    def ticket(self, ticket_id: str) -> Ticket[Any]:
-        """The handle of a ticket by its id; asking it tells whether there is one."""
-        return Ticket(self.desk("engine.ticket"), ticket_id, None)
-
-    def ticket_of(self, ticket_id: str, task: Task[..., R], /) -> Ticket[R]:
-        return Ticket(self.desk(f"{task.name}.ticket"), ticket_id, task.name, bound=task)
-
-    def find(
-        self,
-        *,
-        state: State | None = None,
-        task: str | None = None,
-        key: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[TicketInfo]:
-        """A page of tickets, newest first; `cursor` is the `next` of the page before.
-
-        Raises `ConfigError` for an unknown state, a bad limit or cursor.
-        """
-        desk = self.desk("engine.find")
-        return desk.ask(
-            finding.find(
-                desk, call="engine.find", state=state, task=task, key=key, limit=limit,
-                cursor=cursor,
-            )
-        )  # fmt: skip
-
-    async def afind(
-        self,
-        *,
-        state: State | None = None,
-        task: str | None = None,
-        key: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[TicketInfo]:
-        """`find` for coroutines."""
-        desk = self.desk("engine.afind")
-        return await desk.aask(
-            finding.find(
-                desk, call="engine.afind", state=state, task=task, key=key, limit=limit,
-                cursor=cursor,
-            )
-        )  # fmt: skip
+    # ------------------------------------------------------------------------------ operators
 
     def pause(
         self,
@@ -392,10 +346,6 @@ class Engine(Tasks):
     def resume(self, *, task: str | None = None, target: str | None = None) -> None:
         """Takes a pause back; where there is none, nothing happens."""
         steering.resume(self, task=task, target=target)
-
-    def stats(self) -> Stats:
-        """Counts by state and task, kept as tickets change."""
-        return read_stats(self.desk("engine.stats").runtime)
 
 
 _OPTIONS = (
