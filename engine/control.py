@@ -19,7 +19,7 @@ import stat
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -473,7 +473,7 @@ class ControlClient:
 
 
 @contextlib.contextmanager
-def short_name(path: Path) -> Iterator[str]:
+def short_name(path: Path) -> Generator[str, None, None]:
     """A name for `path` that fits into a socket address, valid inside the `with`.
 
     A long one is reached through a link to its directory, in a private temporary directory: a

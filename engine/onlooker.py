@@ -6,7 +6,7 @@ under a look, the look begins again (docs/architecture.md, Opening).
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,7 +55,7 @@ class HeldStore:
         self._snapshot = snapshot
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def snapshot(self) -> Generator[Snapshot, None, None]:
         yield self._snapshot
 
 
@@ -77,7 +77,7 @@ class Onlooker:
         self._base_lsn = -1
 
     @contextmanager
-    def sight(self, *, is_fresh: bool = True) -> Iterator[Sight]:
+    def sight(self, *, is_fresh: bool = True) -> Generator[Sight, None, None]:
         """The shard as it is now; without `is_fresh` perhaps as it was at the look before.
 
         Keep it for seconds at most: the owner cannot use freed pages again meanwhile. Raises
@@ -87,7 +87,7 @@ class Onlooker:
             yield sight
 
     @contextmanager
-    def held(self, see: Callable[[Snapshot], T]) -> Iterator[T]:
+    def held(self, see: Callable[[Snapshot], T]) -> Generator[T, None, None]:
         """What `see` makes of a snapshot that stays as long as the `with`; raises as `sight`.
 
         `Damage` is believed at the second look at the same LSN: before that it may be the owner,

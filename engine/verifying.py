@@ -37,7 +37,7 @@ class PartReport:
     tickets: int = 0
     journal_records: int = 0
     tail_frames: int = 0
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list[str])
     is_cut: bool = False
     is_unread: bool = False  # the system would not let it be read, which tells nothing of it
 

@@ -32,9 +32,9 @@ class Run:
 
     last_lsn: int
     proof_lsn: int
-    parts: list[RunPart] = field(default_factory=list)
-    spent: list[SegmentScan] = field(default_factory=list)
-    beyond: list[SegmentScan] = field(default_factory=list)
+    parts: list[RunPart] = field(default_factory=list[RunPart])
+    spent: list[SegmentScan] = field(default_factory=list[SegmentScan])
+    beyond: list[SegmentScan] = field(default_factory=list[SegmentScan])
 
     @property
     def epoch_max(self) -> int:

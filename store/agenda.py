@@ -46,7 +46,7 @@ class Upkeep:
     Losing it costs nothing: the patrol finds the same buckets again.
     """
 
-    todo: dict[Bucket, None] = field(default_factory=dict)
+    todo: dict[Bucket, None] = field(default_factory=dict[Bucket, None])
     patrol: bytes = b""
 
 
@@ -94,7 +94,7 @@ class AgendaWriter:
         is_mixed = has_negatives(entries)
         if is_mixed:
             entries = cancel(entries)
-        blobs = []
+        blobs: list[tuple[bytes, bytes]] = []
         for level, start_ms, part in cut_into_buckets(entries, self._now_ms):
             blobs += self._blobs(level, start_ms, part, is_mixed)
         return self._put(blobs)
@@ -153,7 +153,7 @@ class AgendaWriter:
         """Cancel from the bucket's first negative entry on; returns how many entries that took in,
         0 when none of them cancelled."""
         runs = [self._read(key) for key in keys]
-        starts = []
+        starts: list[bytes] = []
         for run in runs:
             index = first_negative(run)
             if index is not None:
@@ -162,7 +162,9 @@ class AgendaWriter:
             return 0
         spans = [(run, rank(run, min(starts)), len(run) // ENTRY_BYTES) for run in runs]
         upper = cut_at(spans, budget)
-        taken, rests, spent_keys = [], [], []
+        taken: list[bytes] = []
+        rests: list[bytes] = []
+        spent_keys: list[bytes] = []
         for key, (run, first, end) in zip(keys, spans, strict=True):
             stop = end if upper is None else rank(run, upper, first)
             if stop > first:
@@ -192,7 +194,7 @@ class AgendaWriter:
     def _take(self, keys: list[bytes], budget: int) -> list[bytes]:
         """Remove whole blobs, at least one, until they hold `budget` entries; returns those."""
         taken: list[bytes] = []
-        contents = []
+        contents: list[bytes] = []
         count = 0
         for key in keys:
             contents.append(bytes(self._read(key)))
@@ -206,7 +208,7 @@ class AgendaWriter:
     def _blobs(
         self, level: int, start_ms: int, entries: list[bytes], is_mixed: bool
     ) -> list[tuple[bytes, bytes]]:
-        blobs = []
+        blobs: list[tuple[bytes, bytes]] = []
         for at in range(0, len(entries), BLOB_ENTRIES_MAX):
             part = entries[at : at + BLOB_ENTRIES_MAX]
             blobs.append(join_blob(level, start_ms, self.next_blob, part, is_mixed=is_mixed))

@@ -7,7 +7,7 @@ writable: a full disk then is an error, not a signal.
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ def open_tables(environment: lmdb.Environment, path: str, *, is_new: bool) -> Ta
 
 
 @contextmanager
-def reading(path: str) -> Iterator[None]:
+def reading(path: str) -> Generator[None, None, None]:
     """Turns what LMDB raises while reading into `Damage` or `ReadFailed`."""
     try:
         yield
@@ -162,6 +162,7 @@ def _guard_end(environment: lmdb.Environment, path: str, size: int, *, is_readon
         if size:
             fill_up(environment, path)
         return
+    short = 0
     for _ in range(3):
         short = used_bytes(environment) - file_bytes(path)
         if short <= 0:

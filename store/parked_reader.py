@@ -4,7 +4,7 @@ The owner's `parked.Parked` builds on it.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ class ParkedReader:
         return reader
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def snapshot(self) -> Generator[Snapshot, None, None]:
         """The store as it is now. Keep it for milliseconds, and never two in one thread.
 
         What LMDB raises inside comes out as `Damage` or `ReadFailed`.

@@ -94,7 +94,7 @@ class Snapshot:
 
     def lane_names(self) -> dict[int, bytes]:
         """Every lane number that was ever given, and its name. Raises `Damage`."""
-        names = {}
+        names: dict[int, bytes] = {}
         for key, stored in self.transaction.cursor(self.tables.lane_names):
             name = unseal(key, stored)
             if name is None:
@@ -122,7 +122,7 @@ class Snapshot:
     def history(self, serial: int) -> list[tuple[int, bytes]]:
         """(fence, row) of each attempt, oldest first. Raises `RowDamaged`."""
         prefix = serial.to_bytes(8, "big")
-        rows = []
+        rows: list[tuple[int, bytes]] = []
         cursor = self.transaction.cursor(self.tables.history)
         if cursor.set_range(prefix):
             for key, stored in cursor.iternext():
@@ -273,7 +273,7 @@ class Snapshot:
 
     def _rows(self, table: _Database, serials: Iterable[int]) -> Rows:
         found: dict[int, bytes] = {}
-        damaged = []
+        damaged: list[int] = []
         cursor = self.transaction.cursor(table)
         for key, stored in cursor.getmulti(pack_serials(sorted(set(serials)))):
             row = unseal(key, stored)

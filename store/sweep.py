@@ -220,7 +220,7 @@ class AgendaReader:
     ) -> Iterator[list[bytes]]:
         """Everything in a stretch of time, from `level` to the finest, sorted, not cancelled."""
         cursor = self._transaction.cursor(self._table)
-        spans = []
+        spans: list[Span] = []
         for each in range(level, FINE + 1):
             end = bucket_prefix(each, end_ms)
             if cursor.set_range(bucket_prefix(each, start_ms)):
@@ -236,7 +236,7 @@ class AgendaReader:
     def _first_unsplit(self, after: Position) -> tuple[int, int] | None:
         """(level, start_ms) of the first bucket above the finest with room after a position."""
         due_ms = after[0] + (after[1] == SERIAL_MAX)
-        found = []
+        found: list[tuple[int, int]] = []
         for level in (COARSE, MIDDLE):
             bits = LEVEL_BITS[level]
             start_ms = self._start_from(level, due_ms >> bits << bits)
