@@ -28,7 +28,7 @@ from parkade.shard.commands import (
 from parkade.shard.ticket import Ticket
 
 if TYPE_CHECKING:
-    from parkade.executor import Job
+    from parkade.job import Job
     from parkade.shard_host import ShardHost
 
 __all__ = ["AttemptRunner", "Attempts", "TaskRules"]

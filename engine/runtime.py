@@ -19,11 +19,11 @@ from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
 from parkade.drive import Drive
 from parkade.errors import EngineClosed
-from parkade.executor import Job
 from parkade.guards import Guards
 from parkade.host import Host
 from parkade.house import House
 from parkade.io import ShardIO, Writer
+from parkade.job import Job
 from parkade.levers import Levers
 from parkade.opening import Identity, OpenShard, open_shard
 from parkade.policies import RetryPolicy

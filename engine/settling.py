@@ -32,7 +32,7 @@ from parkade.verdicts import (
 from parkade.views import AttemptInfo
 
 if TYPE_CHECKING:
-    from parkade.executor import Job
+    from parkade.job import Job
 
 __all__ = ["Settler", "find_verdict"]
 

@@ -12,11 +12,14 @@ from typing import Any
 
 from parkade.attempt import Attempt
 from parkade.clock import Clock
-from parkade.executor import Executor, Job
+from parkade.executor import Executor
+from parkade.job import Job
+from parkade.runs import Run
 from parkade.settling import Settler
 from parkade.shard.commands import Outcome
 from parkade.store.record import ErrorText
 from parkade.testing.report import Killed, Raised
+from parkade.threaded import ThreadedPlace
 from parkade.threads import ThreadPool
 
 __all__ = ["InlineExecutor", "off_loop"]
@@ -70,14 +73,16 @@ class InlineExecutor(Executor):
         self.killed: Killed | None = None
         self.interrupt: KeyboardInterrupt | None = None
         self._pass_on = deliver
-        self._threads = _Here(self._attend, self._refuse)
-        self._settler = _Noting(
-            self, clock=clock, entropy=entropy, result_bytes_max=result_bytes_max
-        )
         self._jobs: deque[Job] = deque()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._arrival: asyncio.Future[None] | None = None
         self._is_waiting_here = False
+
+    def _make_settler(self, **given: Any) -> Settler:
+        return _Noting(self, **given)
+
+    def _make_threads(self, count: int) -> ThreadedPlace:
+        return ThreadedPlace(self.runs, _Here)
 
     def start(self, jobs: Sequence[Job]) -> None:
         self._jobs.extend(jobs)
@@ -127,7 +132,7 @@ class InlineExecutor(Executor):
             self._runner.run(self.wait())
         finally:
             self._is_waiting_here = False
-            if self._is_closed:
+            if self.runs.is_closed:
                 self._runner.close()
 
     async def wait(self) -> None:
@@ -147,15 +152,15 @@ class InlineExecutor(Executor):
             self._arrival.set_result(None)
 
 
-class _Here(ThreadPool[Any]):
+class _Here(ThreadPool[Run]):
     """No threads: what is put is attended to at once."""
 
     def __init__(
-        self, attend: Callable[[Any], None], refuse: Callable[[Sequence[Any], BaseException], None]
+        self, attend: Callable[[Run], None], refuse: Callable[[Sequence[Run], BaseException], None]
     ) -> None:
         super().__init__(1, attend, refuse)
 
-    def put(self, work: Sequence[Any]) -> None:
+    def put(self, work: Sequence[Run]) -> None:
         for piece in work:
             self._attend(piece)
 

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from parkade.executor import Executor, Job
+from parkade.executor import Executor
+from parkade.job import Job
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.tasks import Task, Tasks

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parkade.executor import Job
+from parkade.job import Job
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.store.record import ErrorText

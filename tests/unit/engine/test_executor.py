@@ -237,7 +237,7 @@ def test_an_end_that_cannot_be_told_is_an_outcome_and_spends_an_attempt(
 
     for name in ("_outcome_of", "_prepare"):
         with monkeypatch.context() as patch:
-            patch.setattr(rig.executor, name, fail)
+            patch.setattr(rig.executor.runs, name, fail)
             for task in (plain, coroutine):
                 outcome = rig.run(task)
                 assert (outcome.kind, outcome.has_begun) == ("lease", True)
@@ -336,7 +336,7 @@ def test_a_loop_of_ours_that_was_taken_down_is_replaced(rig: AttemptRig) -> None
     begun = threading.Event()
     job = rig.start(hang)
     released(begun)
-    own = rig.executor._own
+    own = rig.executor.loops._own
     assert own is not None
     closed = asyncio.new_event_loop()
     closed.close()
@@ -356,11 +356,12 @@ def test_a_task_factory_that_raises_is_not_the_tickets_fault(rig: AttemptRig) ->
     async def fine() -> None: ...
 
     assert rig.run(fine).kind == "done"
-    assert rig.executor._own is not None
-    rig.executor._own.loop.set_task_factory(refuse)
+    own = rig.executor.loops.own_loop
+    assert own is not None
+    own.set_task_factory(refuse)
     outcome = rig.run(fine)
     assert (outcome.kind, outcome.has_begun) == ("transient", False)
-    rig.executor._own.loop.set_task_factory(None)
+    own.set_task_factory(None)
     assert rig.run(fine).kind == "done"
 
 
@@ -373,11 +374,11 @@ def test_a_host_that_raises_is_logged_and_the_rest_goes_on(
     failed = threading.Event()
 
     def fail(outcomes: list[Outcome]) -> None:
-        rig.executor._deliver = rig.deliver
+        rig.executor.runs.deliver = rig.deliver
         failed.set()
         raise ValueError("host")
 
-    rig.executor._deliver = fail
+    rig.executor.runs.deliver = fail
     rig.start(fine)
     released(failed)
     assert rig.run(fine).kind == "done"
@@ -508,7 +509,8 @@ def test_a_handler_that_never_ends_does_not_keep_the_process_alive() -> None:
     script = """
 import asyncio, threading
 from parkade.clock import SystemClock
-from parkade.executor import Executor, Job
+from parkade.executor import Executor
+from parkade.job import Job
 from parkade.shard.ticket import Ticket
 from parkade.tasks import Tasks
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.attempts import DUE_MS, StillClock
 from parkade.attempt import Attempt
-from parkade.executor import Job
+from parkade.job import Job
 from parkade.policies import Backoff, RetryPolicy
 from parkade.settling import Settler, find_verdict
 from parkade.shard.commands import Outcome

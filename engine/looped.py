@@ -1,0 +1,250 @@
+"""Attempts of coroutines, on the application's event loop or on one of our own."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Sequence
+from contextvars import copy_context
+from typing import Any
+
+from parkade.clock import Clock
+from parkade.runs import Run, Runs
+from parkade.shard.commands import Outcome
+from parkade.telling import tell
+
+__all__ = ["LoopedPlace"]
+
+TIMER_MS_MAX = 60_000  # a timer is set anew at least so often, and asks the clock each time
+_log = logging.getLogger("parkade.engine")
+
+
+class _Side:
+    """An event loop that attempts run on; its own callbacks alone touch `is_flush_due`."""
+
+    __slots__ = ("is_flush_due", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.is_flush_due = False
+
+
+class _Stay:
+    """A run on a loop: `Run.state`."""
+
+    __slots__ = ("future", "side", "timer")
+
+    def __init__(self, side: _Side) -> None:
+        self.side = side
+        self.future: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class LoopedPlace:
+    """Runs coroutines as tasks of a loop."""
+
+    def __init__(self, runs: Runs, clock: Clock) -> None:
+        self._runs = runs
+        self._clock = clock
+        self._attached: _Side | None = None
+        self._own: _Side | None = None
+
+    # --------------------------------------------------------------------- for the executor
+
+    def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Run coroutines on the caller's loop; None: on a loop of our own, in a thread of its own,
+        made when the first one comes."""
+        self._attached = None if loop is None else _Side(loop)
+
+    def is_lost(self) -> bool:
+        """Whether the caller's loop was closed without `give_up_loop` being called since."""
+        return self._attached is not None and self._attached.loop.is_closed()
+
+    def give_up_loop(self) -> None:
+        """The caller's loop has closed: what began on it ends as unknown, what did not is given
+        back, and later coroutines run on a loop of our own."""
+        side, self._attached = self._attached, None
+        if side is not None:
+            self._lose(side)
+
+    @property
+    def own_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of our own, if there is one."""
+        return None if self._own is None else self._own.loop
+
+    def interrupt(self, run: Run) -> None:
+        stay: _Stay | None = run.state
+        if stay is not None:
+            with contextlib.suppress(RuntimeError):  # closed: `give_up_loop` ends the attempt
+                stay.side.loop.call_soon_threadsafe(self._cancel, run)
+
+    def close(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            with contextlib.suppress(RuntimeError):
+                own.loop.call_soon_threadsafe(own.loop.stop)
+
+    def put(self, runs: Sequence[Run]) -> None:
+        """Brings runs to the loop, all of them in one callback."""
+        attached = self._attached
+        if attached is not None and self._post_to(attached, runs):
+            return
+        if attached is not None:
+            self.give_up_loop()
+        for _ in range(2):  # a handler may have closed our own loop too; a new one is at hand
+            try:
+                own = self._own_side()
+            except Exception as error:
+                self._runs.refuse(runs, error)
+                return
+            if self._post_to(own, runs):
+                return
+            self._own = None
+            self._lose(own)
+        self._runs.refuse(runs, RuntimeError("the event loop was closed at once"))
+
+    def _post_to(self, side: _Side, runs: Sequence[Run]) -> bool:
+        """False: the loop is closed, and the runs are nowhere."""
+        for run in runs:
+            run.state = _Stay(side)
+        try:
+            side.loop.call_soon_threadsafe(self._begin, side, runs)
+        except RuntimeError:
+            for run in runs:
+                run.state = None
+            return False
+        return True
+
+    def _lose(self, side: _Side) -> None:
+        """Ends what is on a loop that is no more."""
+        runs = [run for run in self._runs.all() if run.place is self and _is_on(run, side)]
+        self._runs.lose(runs, "its event loop was closed")
+
+    # ------------------------------------------------------------------------------ on the loop
+
+    def _begin(self, side: _Side, runs: Sequence[Run]) -> None:
+        if self._runs.is_closed:
+            return
+        for run in runs:
+            context = copy_context()
+            attending = self._attend(side, run)
+            try:
+                task = run.state.future = side.loop.create_task(attending, context=context)
+                task.add_done_callback(functools.partial(self._check, side, run))
+            except BaseException as error:  # the application's own task factory
+                attending.close()
+                self._finish(side, run, self._runs.settler.not_run(run.job, error))
+
+    async def _attend(self, side: _Side, run: Run) -> None:
+        """One attempt, start to end, as a task of its own."""
+        if not self._runs.claim(run):
+            return
+        prepared = self._runs.prepare(run)
+        if isinstance(prepared, Outcome):
+            self._finish(side, run, prepared)
+            return
+        args, kwargs = prepared
+        if run.timeout_ms is not None:
+            self._set_timer(side, run)
+        try:
+            value: Any = await run.job.task.handler.fn(*args, **kwargs)
+        except GeneratorExit:
+            # Nobody will step this task again: its loop has gone, or somebody closed it.
+            lost = self._runs.settler.lost(run.job, "its task was destroyed")
+            self._finish(side, run, lost)
+            raise
+        except BaseException as error:
+            self._finish(side, run, self._runs.ended(run, None, error))
+            # Ctrl-C in the application's main thread is for the application.
+            if isinstance(error, KeyboardInterrupt) and _is_main_thread():
+                raise
+        else:
+            self._finish(side, run, self._runs.ended(run, value, None))
+
+    def _set_timer(self, side: _Side, run: Run) -> None:
+        assert run.deadline_ms is not None
+        stay: _Stay = run.state
+        left_ms = run.deadline_ms - self._clock.monotonic_ms()
+        if left_ms > 0:
+            delay_s = min(left_ms, TIMER_MS_MAX) / 1_000
+            stay.timer = side.loop.call_later(delay_s, self._set_timer, side, run)
+        elif stay.future is not None:
+            stay.future.cancel()
+
+    def _cancel(self, run: Run) -> None:
+        """A task that has not begun sees the flag: cancelled now, it would not run at all, and
+        nobody would hear of it."""
+        if run.has_begun and run.state.future is not None:
+            run.state.future.cancel(run.cancel_reason)
+
+    def _finish(self, side: _Side, run: Run, outcome: Outcome) -> None:
+        """Outcomes of one iteration leave together."""
+        if run.state.timer is not None:
+            run.state.timer.cancel()
+        if not self._runs.finish(run, outcome) or side.is_flush_due:
+            return
+        try:
+            side.loop.call_soon(self._flush, side)
+            side.is_flush_due = True
+        except RuntimeError:
+            self._runs.hand_over()
+
+    def _flush(self, side: _Side) -> None:
+        side.is_flush_due = False
+        self._runs.hand_over()
+
+    def _check(self, side: _Side, run: Run, future: "asyncio.Task[None]") -> None:
+        """After a task: one that was cancelled before its first step has told nobody."""
+        if not future.cancelled():
+            future.exception()  # seen: the loop need not report it
+        if self._runs.is_open(run):
+            settler = self._runs.settler
+            if run.has_begun:
+                outcome = settler.lost(run.job, "its task ended and told nobody how")
+            else:
+                outcome = settler.given_back(run.job, "its task was cancelled before it began")
+            self._finish(side, run, outcome)
+
+    # --------------------------------------------------------------------------- a loop of ours
+
+    def _own_side(self) -> _Side:
+        if self._own is None:
+            side = _Side(asyncio.new_event_loop())
+            name = "parkade-loop"
+            threading.Thread(target=self._run_loop, args=(side,), name=name, daemon=True).start()
+            self._own = side
+        return self._own
+
+    def _run_loop(self, side: _Side) -> None:
+        """Our own loop's thread: a handler that stops the loop stops only until the next line."""
+        loop = side.loop
+        asyncio.set_event_loop(loop)
+        while not self._runs.is_closed and not loop.is_closed():
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                text = "an event loop of handlers was interrupted and goes on"
+                tell(_log, logging.ERROR, text, error=error)
+        with contextlib.suppress(BaseException):
+            _wind_up(loop)
+        if not loop.is_closed():
+            loop.close()
+
+
+def _is_on(run: Run, side: _Side) -> bool:
+    return run.state is not None and run.state.side is side
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancels what is left on a loop and lets it end, as `asyncio.run` does."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())

@@ -1,0 +1,248 @@
+"""Attempts from their start to their one outcome, wherever they are made.
+
+A place (threads, an event loop, processes) makes runs: it claims each before its handler begins and
+finishes it with an outcome. Whoever takes a run out of the table owns its outcome, so there is one,
+whatever a handler, its thread or its loop does. What an ending means is told in `parkade.settling`.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+from parkade.attempt import RUNNING, Attempt
+from parkade.clock import Clock
+from parkade.job import Job
+from parkade.settling import Settler
+from parkade.shard.commands import Outcome
+from parkade.telling import tell
+
+__all__ = ["Place", "Run", "Runs"]
+
+_log = logging.getLogger("parkade.engine")
+
+
+class Place(Protocol):
+    """Where runs are made. None of its methods waits for a handler, or raises."""
+
+    def put(self, runs: "Sequence[Run]") -> None:
+        """Make them: whatever goes wrong is an outcome."""
+        ...
+
+    def interrupt(self, run: "Run") -> None:
+        """Its attempt was asked to stop, and sees that: do what else can be done to stop it."""
+        ...
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for nobody."""
+        ...
+
+
+class Run:
+    """A job from its start to its outcome."""
+
+    __slots__ = (
+        "attempt",
+        "cancel_reason",
+        "deadline_ms",
+        "has_begun",
+        "is_for_good",
+        "job",
+        "key",
+        "place",
+        "started_ms",
+        "state",
+        "timeout_ms",
+    )
+
+    def __init__(self, job: Job, place: Place) -> None:
+        self.job = job
+        self.place = place
+        self.key = (job.serial, job.fence)
+        self.attempt: Attempt | None = None  # from when the handler begins
+        self.cancel_reason: str | None = None
+        self.is_for_good = False
+        self.has_begun = False
+        self.started_ms = 0  # on the monotonic clock, like the deadline
+        self.timeout_ms: int | None = None
+        self.deadline_ms: int | None = None
+        self.state: Any = None  # its place's own
+
+
+class Runs:
+    """The table of runs, and the way of their outcomes to `deliver`, which is called from any
+    thread, with all that is there."""
+
+    def __init__(
+        self, *, deliver: Callable[[list[Outcome]], None], clock: Clock, settler: Settler
+    ) -> None:
+        self.deliver = deliver
+        self.settler = settler
+        self.is_closed = False
+        self._clock = clock
+        self._table: dict[tuple[int, int], Run] = {}
+        self._lock = threading.Lock()
+        self._outcomes: deque[Outcome] = deque()
+        self._handing_over = threading.Lock()
+        self._pid = os.getpid()
+
+    # --------------------------------------------------------------------- for the executor
+
+    def add(self, runs: Sequence[Run]) -> None:
+        with self._lock:
+            for run in runs:
+                self._table[run.key] = run
+
+    def find(self, serial: int, fence: int) -> Run | None:
+        return self._table.get((serial, fence))
+
+    def all(self) -> list[Run]:
+        """Every run that has no outcome yet."""
+        with self._lock:
+            return list(self._table.values())
+
+    def close(self) -> None:
+        """Nothing begins any more, and no outcome is wanted."""
+        with self._lock:
+            self.is_closed = True
+
+    # -------------------------------------------------------------------------- for the places
+
+    def claim(self, run: Run) -> bool:
+        """Whether the run may begin; it has not been lost with its loop, or given back."""
+        with self._lock:
+            if self._table.get(run.key) is not run or self.is_closed:
+                return False
+            run.has_begun = True
+            return True
+
+    def is_open(self, run: Run) -> bool:
+        """Whether it has no outcome yet."""
+        return self._table.get(run.key) is run
+
+    def prepare(self, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]] | Outcome:
+        """The handler's arguments, with the attempt set up in the context that runs; or the
+        outcome, if it will not run. Whatever goes wrong is an outcome too."""
+        try:
+            return self._prepare(run)
+        except BaseException as error:
+            return self.settler.untold(run.job, error)
+
+    def ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
+        """The outcome of a handler that has returned or raised. There always is one: a run
+        without would keep its place, and its ticket would run for ever."""
+        if os.getpid() != self._pid:
+            _leave_fork(error)
+        try:
+            return self._outcome_of(run, value, error)
+        except BaseException as second:
+            return self.settler.untold(run.job, second)
+
+    def finish(self, run: Run, outcome: Outcome) -> bool:
+        """Takes the run out, and lays its outcome ready for `hand_over`; False: nobody wants it
+        any more."""
+        with self._lock:
+            if self.is_closed or self._table.pop(run.key, None) is not run:
+                return False
+        self._outcomes.append(outcome)
+        return True
+
+    def refuse(self, runs: Sequence[Run], error: BaseException) -> None:
+        """Ends runs that nothing can run."""
+        for run in runs:
+            self.finish(run, self.settler.not_run(run.job, error))
+        self.hand_over()
+
+    def lose(self, runs: Sequence[Run], why: str) -> None:
+        """Ends runs of which nobody will hear again: those that have begun as unknown, the others
+        are given back."""
+        for run in runs:
+            with self._lock:
+                if self._table.pop(run.key, None) is not run:
+                    continue
+            settle = self.settler.lost if run.has_begun else self.settler.given_back
+            self._outcomes.append(settle(run.job, why))
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Delivers what is there; whoever comes while another delivers leaves it to that one."""
+        while self._outcomes and self._handing_over.acquire(blocking=False):
+            try:
+                batch = []
+                with contextlib.suppress(IndexError):
+                    while True:
+                        batch.append(self._outcomes.popleft())
+                if batch:
+                    self.deliver(batch)
+            except Exception as error:
+                tell(_log, logging.ERROR, "outcomes could not be handed over", error=error)
+            finally:
+                self._handing_over.release()
+
+    # --------------------------------------------------------------------- in every attempt
+
+    def _prepare(self, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]] | Outcome:
+        job = run.job
+        if run.cancel_reason is not None:
+            return self.settler.withdrawn(job, run.cancel_reason, is_for_good=run.is_for_good)
+        try:
+            args, kwargs = job.task.decode(job.payload)
+        except BaseException as error:
+            return self.settler.unreadable(job, error)
+        run.started_ms = self._clock.monotonic_ms()
+        run.timeout_ms = job.timeout_ms
+        if run.timeout_ms is not None:
+            run.deadline_ms = run.started_ms + run.timeout_ms
+        attempt = run.attempt = self._attempt_of(run)
+        # In this order, and the other way round where it is cancelled: one of the two sees the
+        # other.
+        if run.cancel_reason is not None:
+            attempt.request_cancel(run.cancel_reason, is_for_good=run.is_for_good)
+        RUNNING.set(attempt)
+        if job.task.handler.takes_attempt:
+            return (attempt, *args), kwargs
+        return args, kwargs
+
+    def _attempt_of(self, run: Run) -> Attempt:
+        job, ticket = run.job, run.job.ticket
+        options = ticket.options
+        return Attempt(
+            job.ticket_id,
+            ticket.task,
+            clock=self._clock,
+            number=job.number,
+            max_attempts=job.policy().max_attempts,
+            fence=job.fence,
+            due_ms=ticket.first_due_ms,
+            key=ticket.key,
+            target=None if options is None else options.target,
+            tags=None if options is None else options.tags,
+            last_error=job.last_error(),
+            deadline_ms=run.deadline_ms,
+        )
+
+    def _outcome_of(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
+        attempt = run.attempt
+        assert attempt is not None, run.key
+        ran_ms = self._clock.monotonic_ms() - run.started_ms
+        if run.timeout_ms is not None and ran_ms >= run.timeout_ms:
+            return self.settler.overran(run.job, run.timeout_ms, ran_ms, error)
+        if error is not None:
+            return self.settler.raised(run.job, attempt, error, ran_ms)
+        return self.settler.returned(run.job, attempt, value, ran_ms)
+
+
+def _leave_fork(error: BaseException | None) -> NoReturn:
+    """Ends a child that a handler forked and that comes out of the handler: it has a copy of the
+    work that waits here, and would do it a second time."""
+    code: object = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code or 0
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else 1)
