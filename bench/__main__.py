@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     passed = [given.directory, *(["--small"] if given.small else [])]
     passed += [f"--runs={given.runs}"] if given.runs else []
     started_at = datetime.now(UTC)
-    reports = []
+    reports: list[dict[str, Any]] = []
     for bench in given.only:
         began_s = time.monotonic()
         report = measured(bench, passed)
@@ -51,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         reports.append(report)
     print(table(reports))
     file = given.to or kept(started_at)
-    result = {"at": started_at.isoformat(), "machine": machine(), "reports": reports}
+    result: dict[str, Any] = {
+        "at": started_at.isoformat(),
+        "machine": machine(),
+        "reports": reports,
+    }
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"\n{file}")
     return 0

@@ -38,7 +38,7 @@ def run(asked: Options) -> dict[str, float]:
     """Each engine in a process and a directory of its own."""
     window_s = asked.pick(WINDOW_S_SMALL, WINDOW_S_FULL)
     rest_s = asked.pick(0.0, REST_S)
-    taken = {}
+    taken: dict[str, float] = {}
     with asked.scratch() as directory:
         for kind, count in asked.pick(COUNTS_SMALL, COUNTS_FULL).items():
             garage = directory / kind

@@ -79,7 +79,7 @@ def run(asked: Options) -> dict[str, float]:
 
 def start_us(watched: Watched, task: Task[[], None], count: int) -> list[float]:
     """The microseconds from before each submit to its handler."""
-    taken = []
+    taken: list[float] = []
     for _ in range(count):
         time.sleep(PAUSE_S)
         before_ns = perf_counter_ns()

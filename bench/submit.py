@@ -63,7 +63,7 @@ def run(asked: Options) -> dict[str, float]:
 def one_by_one(stage: Stage, count: int) -> list[float]:
     """The microseconds of each submit of one thread."""
     task = stage.sleeper.options(delay="30d")
-    micros = []
+    micros: list[float] = []
     for _ in range(count):
         with Timer() as timer:
             task.submit(BODY)

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 import msgspec
 
@@ -464,9 +464,10 @@ class ControlClient:
 
     def _value(self, answer: Any) -> Any:
         if isinstance(answer, dict):
-            if "ok" in answer:
-                return answer["ok"]
-            error = answer.get("error")
+            fields = cast(dict[str, Any], answer)
+            if "ok" in fields:
+                return fields["ok"]
+            error = cast(dict[str, Any] | None, fields.get("error"))
             if isinstance(error, dict):
                 raise ControlError(str(error.get("code")), str(error.get("text")))
         raise ControlError("broken", f"What listens at {self.path} is not a parkade engine")

@@ -173,7 +173,7 @@ class Desk:
 
     def parse(self, ticket_id: str) -> TicketId:
         """Raises `UnknownTicket` for what is no id of this directory."""
-        known = parse_id(ticket_id) if isinstance(ticket_id, str) else None
+        known = parse_id(ticket_id) if isinstance(cast(object, ticket_id), str) else None
         if known is None or known.salt != self.runtime.salt:
             raise self._unknown(str(ticket_id))
         return known

@@ -4,7 +4,7 @@ Times are ISO 8601 in UTC, spans ms, sizes bytes. What stands here is what `--js
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -42,9 +42,11 @@ def plain(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        named: Mapping[Any, Any] = value
+        return {str(key): plain(one) for key, one in named.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        listed: Sequence[Any] = value
+        return [plain(one) for one in listed]
     return value
 
 

@@ -41,8 +41,8 @@ class Read(msgspec.Struct):
     unique rows by name."""
 
     loaded: Loaded
-    damaged: set[int] = msgspec.field(default_factory=set)
-    damaged_names: dict[bytes, RowDamaged] = msgspec.field(default_factory=dict)
+    damaged: set[int] = msgspec.field(default_factory=set[int])
+    damaged_names: dict[bytes, RowDamaged] = msgspec.field(default_factory=dict[bytes, RowDamaged])
 
     @property
     def snapshot_commit(self) -> int:

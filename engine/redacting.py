@@ -7,7 +7,7 @@ import dataclasses
 import types
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
@@ -23,7 +23,8 @@ def redact_arguments(arguments: Any, hints: Mapping[str, Any]) -> Any:
     """The arguments by name, as `decode_untyped` gives them, by the handler's annotations."""
     if not isinstance(arguments, dict):
         return arguments
-    return {name: redact(value, hints.get(name, Any)) for name, value in arguments.items()}
+    named = cast(dict[str, Any], arguments)
+    return {name: redact(value, hints.get(name, Any)) for name, value in named.items()}
 
 
 def redact(value: Any, hint: Any, nesting: int = 0) -> Any:
@@ -40,13 +41,16 @@ def redact(value: Any, hint: Any, nesting: int = 0) -> Any:
             value = redact(value, arm, nesting + 1)
         return value
     if isinstance(value, list):
-        return _redact_list(value, origin, arms, hint, nesting)
+        values: list[Any] = value
+        return _redact_list(values, origin, arms, hint, nesting)
     if isinstance(value, dict):
+        stored: dict[Any, Any] = value
+        items = stored.items()
         fields = _fields(hint if origin is None else origin)
         if fields is None:
             inner = arms[1] if len(arms) == 2 else Any
-            return {key: redact(one, inner, nesting + 1) for key, one in value.items()}
-        return {key: redact(one, fields.get(key, Any), nesting + 1) for key, one in value.items()}
+            return {key: redact(one, inner, nesting + 1) for key, one in items}
+        return {key: redact(one, fields.get(key, Any), nesting + 1) for key, one in items}
     return value
 
 
@@ -69,6 +73,7 @@ def _fields(cls: Any) -> dict[str, Any] | None:
     """Annotations by stored name, in order; None for what has no named fields."""
     if not isinstance(cls, type):
         return None
+    cls = cast(type[Any], cls)
     is_struct = issubclass(cls, msgspec.Struct)
     is_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
     if not (is_struct or is_tuple or dataclasses.is_dataclass(cls) or is_typeddict(cls)):

@@ -15,7 +15,8 @@ __all__ = ["ENDED_NAMES", "STATE_NUMBERS", "attempt_info", "state_name", "ticket
 ENDED_NAMES: dict[int, State] = {
     RUNNING: "running", DONE: "done", DEAD: "dead", CANCELLED: "cancelled", EXPIRED: "expired",
 }  # fmt: skip
-STATE_NUMBERS: dict[State, int] = {name: number for number, name in ENDED_NAMES.items()} | {
+STATE_NUMBERS: dict[State, int] = {
+    **{name: number for number, name in ENDED_NAMES.items()},
     "scheduled": PENDING,
     "ready": PENDING,
 }

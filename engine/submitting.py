@@ -75,7 +75,7 @@ class Submitting:
         def finish(answers: list[Any]) -> list[Ticket[Any] | Exception]:
             tickets: list[Any] = [None] * len(drafts)
             for (shard, _), listed, answered in zip(asks, places, answers, strict=True):
-                if isinstance(answered, BaseException):
+                if isinstance(answered, Exception):
                     answered = [answered] * len(listed)
                 for place, answer in zip(listed, answered, strict=True):
                     tickets[place] = self._outcome(shard, drafts[place], answer, bounds[place])

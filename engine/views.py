@@ -112,7 +112,7 @@ class BulkResult:
 
     matched: int
     changed: int
-    skipped: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,11 @@ class Circuit:
         "_failed_at",
         "_probe_last",
         "_probes",
-        "_was_ms",
         "cause",
         "epoch",
         "open_for_ms",
         "opened_ms",
+        "read_ms",
         "state",
         "until_ms",
     )
@@ -101,15 +101,15 @@ class Circuit:
         self._calls: dict[int, list[int]] = {}  # part of the window -> calls, failures
         self._probes: dict[int, tuple[int, int]] = {}  # number -> given up at, its lease
         self._probe_last = 0
-        self._was_ms = 0
+        self.read_ms = 0
 
     # ------------------------------------------------------------------------------- starting
 
     def look(self, now_ms: int) -> None:
         """Move on as far as time alone does: to half-open, and past probes that never reported."""
-        if now_ms < self._was_ms:
+        if now_ms < self.read_ms:
             self._clock_went_back(now_ms)
-        self._was_ms = now_ms
+        self.read_ms = now_ms
         if self.state in (OPEN, FORCED_OPEN) and 0 <= self.until_ms <= now_ms:
             self.state = HALF_OPEN
             self._probes.clear()
@@ -270,7 +270,7 @@ def decode_circuit(encoded: bytes) -> Circuit:
     circuit = Circuit()
     circuit.state, circuit.epoch, circuit.opened_ms = row.state, row.epoch, row.opened_ms
     circuit.until_ms, circuit.open_for_ms, circuit.cause = row.until_ms, row.open_for_ms, row.cause
-    circuit._was_ms = row.opened_ms
+    circuit.read_ms = row.opened_ms
     return circuit
 
 

@@ -251,7 +251,7 @@ def decide_expire(view: View, command: Expire, now_ms: int, settled_ms: int) -> 
 
 def decide_forget(view: View, command: Forget) -> Verdict:
     """One record for all that are there and have ended in that state."""
-    serials = []
+    serials: list[int] = []
     for serial, ticket in _each(view, command.serials):
         if ticket is None:
             view.refuse("unknown", serial)

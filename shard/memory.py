@@ -192,7 +192,7 @@ class Memory:
         """
         if not self.is_fresh(loaded.snapshot_commit):
             return None
-        taken = []
+        taken: list[Ticket] = []
         for serial, parked in loaded.tickets.items():
             if parked is not None and self.look(serial) is UNREAD:
                 taken.append(self.admit(parked, loaded.uniques))

@@ -74,7 +74,7 @@ def may_refill(lanes: Lanes, lane: Lane, last: tuple[int, int, int] | None) -> b
 
 def wanting(lanes: Lanes, now_ms: int) -> list[Lane]:
     """The lanes whose window is low and which have something outside whose time has come."""
-    found = []
+    found: list[Lane] = []
     last = last_order(lanes)
     for lane in list(lanes.hungry):
         if lane.edge == RANK_MAX or len(lane) > lanes.bounds.window_max // 2:
@@ -152,7 +152,7 @@ def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:
 def _unknown_rows(lanes: Lanes, lane: Lane, result: Refilled) -> tuple[list[int], int]:
     """The ranks among the rows that memory has no other word on, and how far the rows reach."""
     memory = lanes.memory
-    ranks = []
+    ranks: list[int] = []
     for first_due_ms, serial in result.rows:
         known = memory.look(serial)
         if known is UNREAD:

@@ -12,7 +12,7 @@ import json
 import os
 import weakref
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from parkade.store.disk import Disk, Handle
 from parkade.store.errors import LockedByOther, ReadFailed, UsedAfterFork, WriteFailed
@@ -141,7 +141,7 @@ class DirectoryLock:
         if self._disk.size(self._handle) > len(body):
             self._disk.ftruncate(self._handle, len(body))
 
-    def _leave_to_parent(self) -> None:
+    def leave_to_parent(self) -> None:
         # Closing, not unlocking: the lock belongs to the open file, which the parent still has.
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -173,7 +173,7 @@ def _read_facts(disk: Disk, handle: Handle, path: str) -> dict[str, Any]:
         facts, _ = json.JSONDecoder().raw_decode(content.decode())
     except ValueError:
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return cast(dict[str, Any], facts) if isinstance(facts, dict) else {}
 
 
 def _close(disk: Disk, handle: Handle) -> None:
@@ -189,7 +189,7 @@ _held: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()
 
 def _leave_all_to_parent() -> None:
     for lock in list(_held):
-        lock._leave_to_parent()
+        lock.leave_to_parent()
     _held.clear()
 
 

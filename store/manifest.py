@@ -10,7 +10,7 @@ import errno
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 from parkade.store.disk import Disk
@@ -48,10 +48,11 @@ class Manifest:
     def decode(cls, content: bytes, path: str) -> "Manifest":
         """Raises Damage, and FormatTooNew for a later format whatever else it says."""
         try:
-            fields = json.loads(content)
+            parsed = json.loads(content)
         except ValueError as error:
             raise Damage(path, getattr(error, "pos", 0), f"it is not JSON ({error})") from error
-        if not isinstance(fields, dict) or type(fields.get("format")) is not int:
+        fields = cast(dict[str, Any], parsed) if isinstance(parsed, dict) else {}
+        if type(fields.get("format")) is not int:
             raise Damage(path, 0, "it names no format")
         crc = fields.pop("crc32", None)
         if fields["format"] > FORMAT and crc == _crc(fields):
@@ -60,7 +61,8 @@ class Manifest:
         if crc != _crc(fields):
             raise Damage(path, 0, "its checksum does not match")
         try:
-            manifest = cls(**fields | {"salt": bytes.fromhex(fields["salt"])})
+            fields["salt"] = bytes.fromhex(fields["salt"])
+            manifest = cls(**fields)
         except (TypeError, ValueError, KeyError) as error:
             raise Damage(path, 0, f"a field is missing or unknown ({error})") from error
         if len(manifest.salt) != DIRECTORY_SALT_BYTES or manifest.hash != HASH:

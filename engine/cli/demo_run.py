@@ -42,7 +42,7 @@ class Findings:
     lost_found: int = 0
     there: int = 0
     unannounced: int = 0  # in the directory, though nobody was told
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list[str])
     due: int = 0
     due_done: int = 0
     cut_off_done: int = 0  # of those that were running at the kill
@@ -210,6 +210,8 @@ class Demo:
                         starts[ticket_id] = starts.get(ticket_id, 0) + 1
                     case ["end", ticket_id, number, digest]:
                         ends[ticket_id] = int(number), digest
+                    case _:
+                        continue  # the process was killed in the middle of a line
         return starts, ends
 
 

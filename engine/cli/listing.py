@@ -100,7 +100,7 @@ def _when(screen: Screen, ticket: dict[str, Any]) -> str:
 
 
 def _note(ticket: dict[str, Any]) -> str:
-    parts = []
+    parts: list[str] = []
     if ticket["dead_reason"] is not None:
         parts.append(ticket["dead_reason"])
     if ticket["maybe_applied"]:

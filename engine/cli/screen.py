@@ -119,7 +119,7 @@ class Screen:
         room = self.width - sum(widths[:-1]) - 2 * last
         widths[last] = max(len(heads[last]), min(widths[last], room))
         for number, row in enumerate([heads, *rows]):
-            cells = []
+            cells: list[str] = []
             for column, text in enumerate(row):
                 text = cut(text, widths[column]) if column == last else text
                 is_right = column in right

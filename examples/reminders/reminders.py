@@ -39,7 +39,7 @@ def park(row: dict[str, str]) -> Ticket[str]:
 
 def main(path: str) -> None:
     with engine, open(path, encoding="utf-8", newline="") as file:
-        soon = []
+        soon: list[Ticket[str]] = []
         for row in csv.DictReader(file):
             ticket = park(row)
             info = ticket.info()
