@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from parkade import inquiring, limits
-from parkade.asks import Ask, AwaitEnd, Explain, Inquiry, Seen, StopWaiting
+from parkade import limits
+from parkade.answering import Answering
+from parkade.asks import Ask, Inquiry
 from parkade.checkpointing import Checkpointing
 from parkade.errors import EngineClosed
 from parkade.host_port import HostPort
-from parkade.inquiring import FromStore, NotEnded
 from parkade.io import ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.read_ahead import ReadAhead
@@ -45,6 +45,7 @@ class ShardHost:
         self.asks: deque[Ask] = deque()
         self.submits: deque[Ask] = deque()
         self.awaiting: dict[int, list[Ask]] = {}
+        self._answering = Answering(self)
         self.quarantined: set[int] = set()
         # Answers why a ticket is not running: what holds it is known outside of its shard.
         self.explain: Callable[[ShardHost, Ask, Ticket], None] | None = None
@@ -108,7 +109,7 @@ class ShardHost:
         """Takes an ask to be decided in its turn; a refused shard answers with its reason."""
         self.is_stirred = True
         if self.status in (REFUSED, CLOSED):
-            self._fail_one(ask, self._refusal())
+            self.fail_one(ask, self._refusal())
         elif type(ask.asked) is Submit:
             self.submits.append(ask)
         else:
@@ -253,12 +254,12 @@ class ShardHost:
         asked, host = ask.asked, self.host
         try:
             if isinstance(asked, Inquiry):
-                self._inquire(ask, asked, loaded)
+                self._answering.inquire(ask, asked, loaded)
                 return
             verdict = self.core.decide(asked, host.now_ms, host.settled_ms, loaded)
         except Exception as error:
             host.report(f"deciding {type(asked).__name__}", error)
-            self._fail_one(ask, error)
+            self.fail_one(ask, error)
             return
         if verdict.need is not None:
             self.waiting.append((ask, verdict.need))
@@ -268,7 +269,7 @@ class ShardHost:
         if self.status == OPEN:
             self.hold(ask, verdict.answers)
         else:
-            self._fail_one(ask, self._refusal())
+            self.fail_one(ask, self._refusal())
 
     def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
         """Applies what was decided; an error here poisons the shard: its memory may be wrong."""
@@ -287,7 +288,7 @@ class ShardHost:
         self.records += records
         self.records_bytes += size + 64 * len(records)
         if self.awaiting:
-            self._answer_awaiting(records)
+            self._answering.tell_awaiting(records)
 
     def hold(self, ask: Ask, value: Any) -> None:
         """Keeps an answer until all that it may depend on is durable."""
@@ -441,7 +442,7 @@ class ShardHost:
         self.asks.clear()
         self.submits.clear()
         for ask in asks:
-            self._fail_one(ask, EngineClosed("engine.stop"))
+            self.fail_one(ask, EngineClosed("engine.stop"))
 
     def _set_aside_asks(self) -> list[Ask]:
         """What waits for the store or for an end, taken out."""
@@ -453,9 +454,9 @@ class ShardHost:
     def _fail(self, asks: Iterable[Ask], error: BaseException) -> None:
         failure = self.host.failure(self.number, error)
         for ask in asks:
-            self._fail_one(ask, failure)
+            self.fail_one(ask, failure)
 
-    def _fail_one(self, ask: Ask, failure: BaseException) -> None:
+    def fail_one(self, ask: Ask, failure: BaseException) -> None:
         """Undecided no more. Nobody else is kept from an answer by what this one's asker does."""
         self.host.decided(ask)
         try:
@@ -505,7 +506,7 @@ class ShardHost:
         for ask, need in batch:
             damage = got.damage_to(need)
             if damage is not None:
-                self._fail_one(ask, self.host.failure(self.number, damage))
+                self.fail_one(ask, self.host.failure(self.number, damage))
             elif self.status == OPEN:
                 self.decide(ask, got.loaded)
             else:
@@ -530,62 +531,3 @@ class ShardHost:
     def holds_completion(self) -> bool:
         """A read was dropped twice: the next completion waits until it is in."""
         return self.dropped_reads >= limits.REREADS_BEFORE_HOLD or self.placement.hold_completion
-
-    # ------------------------------------------------------------------------------ inquiries
-
-    def _inquire(self, ask: Ask, asked: Inquiry, loaded: Loaded | None) -> None:
-        if isinstance(asked, StopWaiting):
-            self._stop_waiting(asked.serial)
-            return
-        found = inquiring.answer(self.core, asked, loaded)
-        if isinstance(found, Need):
-            self.waiting.append((ask, found))
-        elif isinstance(found, NotEnded):
-            if not ask.is_abandoned:
-                self.awaiting.setdefault(found.serial, []).append(ask)
-        elif isinstance(found, FromStore):
-            self._ask_store(ask, found)
-        elif isinstance(asked, Explain) and isinstance(found, Seen) and self.explain is not None:
-            self.explain(self, ask, found.ticket)
-        else:
-            self.hold(ask, found)
-
-    def _ask_store(self, ask: Ask, found: FromStore) -> None:
-        reader, core = self.reader, self.core
-
-        def done(got: Any, error: Exception | None) -> None:
-            if self.status != OPEN or core is not self.core:
-                self.put(ask)
-                return
-            try:
-                if error is not None:
-                    raise error
-                self._finish(ask, found, got)
-            except Exception as failure:
-                # Nobody else knows of the ask: whoever waits would wait for ever.
-                self._fail_one(ask, self.host.failure(self.number, failure))
-
-        self.io.call(lambda: found.work(reader), done)
-
-    def _finish(self, ask: Ask, found: FromStore, got: Any) -> None:
-        if self.is_stale(got.snapshot_commit):
-            self.put(ask)
-            return
-        value = found.finish(self.core, got)
-        if value is inquiring.AGAIN:
-            self.put(ask)
-        else:
-            self.hold(ask, value)
-
-    def _stop_waiting(self, serial: int) -> None:
-        """Some of those who waited for this end have gone."""
-        left = [ask for ask in self.awaiting.pop(serial, ()) if not ask.is_abandoned]
-        if left:
-            self.awaiting[serial] = left
-
-    def _answer_awaiting(self, records: Iterable[Record]) -> None:
-        for record in records:
-            serial = getattr(record, "serial", None)
-            if serial in self.awaiting:
-                for ask in self.awaiting.pop(serial):
-                    self._inquire(ask, AwaitEnd(serial), None)

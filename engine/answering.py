@@ -1,0 +1,89 @@
+"""Inquiries of one shard on the core thread: answered now, once the store was read, or at an end.
+
+What memory and store say is made into answers in `parkade.inquiring`; here is who waits for them.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from parkade import inquiring
+from parkade.asks import Ask, AwaitEnd, Explain, Inquiry, Seen, StopWaiting
+from parkade.inquiring import FromStore, NotEnded
+from parkade.shard.commands import Loaded, Need
+from parkade.store.record import Record
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["Answering"]
+
+
+class Answering:
+    """Used by the core thread alone. Those who wait for an end are in the shard's `awaiting`."""
+
+    def __init__(self, shard: "ShardHost") -> None:
+        self._shard = shard
+
+    def inquire(self, ask: Ask, asked: Inquiry, loaded: Loaded | None) -> None:
+        """Answers, or sees to it that somebody will."""
+        shard = self._shard
+        if isinstance(asked, StopWaiting):
+            self._stop_waiting(asked.serial)
+            return
+        found = inquiring.answer(shard.core, asked, loaded)
+        if isinstance(found, Need):
+            shard.waiting.append((ask, found))
+        elif isinstance(found, NotEnded):
+            if not ask.is_abandoned:
+                shard.awaiting.setdefault(found.serial, []).append(ask)
+        elif isinstance(found, FromStore):
+            self._ask_store(ask, found)
+        elif isinstance(asked, Explain) and isinstance(found, Seen) and shard.explain is not None:
+            shard.explain(shard, ask, found.ticket)
+        else:
+            shard.hold(ask, found)
+
+    def tell_awaiting(self, records: Iterable[Record]) -> None:
+        """Some of those who wait may have their end now."""
+        awaiting = self._shard.awaiting
+        for record in records:
+            serial = getattr(record, "serial", None)
+            if serial in awaiting:
+                for ask in awaiting.pop(serial):
+                    self.inquire(ask, AwaitEnd(serial), None)
+
+    def _ask_store(self, ask: Ask, found: FromStore) -> None:
+        shard = self._shard
+        reader, core = shard.reader, shard.core
+
+        def done(got: Any, error: Exception | None) -> None:
+            if not shard.is_open or core is not shard.core:
+                shard.put(ask)
+                return
+            try:
+                if error is not None:
+                    raise error
+                self._finish(ask, found, got)
+            except Exception as failure:
+                # Nobody else knows of the ask: whoever waits would wait for ever.
+                shard.fail_one(ask, shard.host.failure(shard.number, failure))
+
+        shard.io.call(lambda: found.work(reader), done)
+
+    def _finish(self, ask: Ask, found: FromStore, got: Any) -> None:
+        shard = self._shard
+        if shard.is_stale(got.snapshot_commit):
+            shard.put(ask)
+            return
+        value = found.finish(shard.core, got)
+        if value is inquiring.AGAIN:
+            shard.put(ask)
+        else:
+            shard.hold(ask, value)
+
+    def _stop_waiting(self, serial: int) -> None:
+        """Some of those who waited for this end have gone."""
+        awaiting = self._shard.awaiting
+        left = [ask for ask in awaiting.pop(serial, ()) if not ask.is_abandoned]
+        if left:
+            awaiting[serial] = left
