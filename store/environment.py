@@ -18,6 +18,7 @@ from parkade.store.errors import Damage, ReadFailed
 __all__ = [
     "INDEX_SERIAL_BYTES",
     "Gate",
+    "StoreFiles",
     "Tables",
     "file_bytes",
     "fill_up",
@@ -183,6 +184,37 @@ def file_bytes(path: str) -> int:
 
 def _page_up(count: int) -> int:
     return -(-count // 65_536) * 65_536
+
+
+class StoreFiles:
+    """How the owner of a store reaches its files: those of this machine. A simulation has others.
+
+    Methods raise `OSError`, `lmdb.Error`, and what the functions above raise.
+    """
+
+    def open(self, directory: str, *, map_bytes: int, is_new: bool, sync: bool) -> lmdb.Environment:
+        return open_environment(directory, map_bytes=map_bytes, is_new=is_new, sync=sync)
+
+    def file_bytes(self, path: str) -> int:
+        return file_bytes(path)
+
+    def fill_up(self, environment: lmdb.Environment, path: str) -> None:
+        fill_up(environment, path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        """What is free on the disk of a path."""
+        facts = os.statvfs(path)
+        return facts.f_bavail * facts.f_frsize
 
 
 class Gate:

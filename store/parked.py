@@ -10,7 +10,6 @@ at exactly one LSN, and a commit that fails leaves it there (docs/architecture.m
 """
 
 import errno
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,9 +20,7 @@ from parkade.store.agenda import Upkeep
 from parkade.store.batch import Batch, Commit
 from parkade.store.environment import (
     MAP_BYTES,
-    file_bytes,
-    fill_up,
-    open_environment,
+    StoreFiles,
     open_tables,
     system_code,
     used_bytes,
@@ -75,13 +72,15 @@ class Parked(ParkedReader):
         sync: bool = True,
         commit_hook: Callable[[str], None] | None = None,
         free_bytes: Callable[[str], int] | None = None,
+        files: StoreFiles | None = None,
     ) -> None:
         self._salt = salt
         self._shard = shard
         self._map_bytes = map_bytes
         self._sync = sync
         self._at = commit_hook or _pass
-        self._free_bytes = free_bytes or _free_bytes
+        self._files = files or StoreFiles()
+        self._free_bytes = free_bytes or self._files.free_bytes
         self._committing = threading.Lock()
         self._upkeep = Upkeep()
         super().__init__(directory)
@@ -98,13 +97,15 @@ class Parked(ParkedReader):
         sync: bool = True,
         commit_hook: Callable[[str], None] | None = None,
         free_bytes: Callable[[str], int] | None = None,
+        files: StoreFiles | None = None,
     ) -> "Parked":
         """Open the store of a shard; `is_new` makes it, directory and all, where it is missing.
 
         `salt` is the directory's, 5 bytes. `map_bytes` is how large it may become before it grows;
         `sync=False` leaves every sync out, for what need not outlive the machine. `commit_hook`
         is called at named points of a commit and may raise to make it fail: 'begin', 'tickets',
-        'agenda', 'before_commit'. `free_bytes` tells how much is free on the disk of a path.
+        'agenda', 'before_commit'. `free_bytes` tells how much is free on a disk, `files`
+        reaches the files: those of this machine unless a test has its own.
 
         Raises `Damage` (missing, cut short, another directory's, another shard's), `FormatTooNew`,
         `ReadFailed`, `WriteFailed`.
@@ -117,6 +118,7 @@ class Parked(ParkedReader):
             sync=sync,
             commit_hook=commit_hook,
             free_bytes=free_bytes,
+            files=files,
         )
         if is_new:
             parked._create()
@@ -166,8 +168,8 @@ class Parked(ParkedReader):
     def _create(self) -> None:
         """Make directory, file and tables. Killed half-way, it is done again."""
         try:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            environment = open_environment(
+            self._files.make_directory(self.directory)
+            environment = self._files.open(
                 self.directory, map_bytes=self._map_bytes, is_new=True, sync=self._sync
             )
         except OSError as error:
@@ -190,12 +192,14 @@ class Parked(ParkedReader):
         finally:
             environment.close()
         if self._sync:
-            _sync_directory(self.directory)
+            self._files.sync_directory(self.directory)
 
     def _attach(self) -> None:
         """Open the files and read what is kept in memory of them."""
-        length = file_bytes(self.path)
-        environment = open_environment(self.directory, map_bytes=self._map_bytes, sync=self._sync)
+        length = self._files.file_bytes(self.path)
+        environment = self._files.open(
+            self.directory, map_bytes=self._map_bytes, is_new=False, sync=self._sync
+        )
         try:
             self._tables = open_tables(environment, self.path, is_new=False)
             self._environment = environment
@@ -233,13 +237,13 @@ class Parked(ParkedReader):
                 lane_rows=self.lane_rows,
                 upkeep=self._upkeep,
                 spent_blobs=spent,
-                file_bytes=file_bytes(self.path),
+                file_bytes=self._files.file_bytes(self.path),
                 at=self._at,
             )
             self._at("before_commit")
             number = transaction.id()
         with suppress(OSError, ReadFailed):  # the batch is durable; the next commit does it
-            fill_up(self._environment, self.path)
+            self._files.fill_up(self._environment, self.path)
         for key in spent:
             self._spent.pop(key, None)
         if batch.lane_names:
@@ -281,16 +285,3 @@ class Parked(ParkedReader):
 
 def _pass(point: str) -> None:
     """The hook of a store that nobody makes fail."""
-
-
-def _free_bytes(path: str) -> int:
-    stat = os.statvfs(path)
-    return stat.f_bavail * stat.f_frsize
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
