@@ -474,5 +474,5 @@ def _follows(table: Table, key: bytes, value: bytes) -> bool:
 
 def _disk_error(code: int) -> lmdb.Error:
     error = (lmdb.DiskError if code == errno.ENOSPC else lmdb.Error)("mdb_txn_commit")
-    error.code = code
+    error.code = code  # type: ignore[misc]
     return error
