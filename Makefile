@@ -46,7 +46,8 @@ UNIT_S := 160
 PROPERTY_S := 80
 STATEFUL_S := 160
 FAULT_S := 160
-RECOVERY_S := 90
+RECOVERY_S := 70
+RACES_S := 55
 STORIES_S := 60
 REST_S := 50
 
@@ -56,14 +57,14 @@ within = $(if $(TIMEOUT),$(TIMEOUT) --kill-after=10 $(1))
 PYTEST := $(BIN)/pytest --quiet
 suite = @echo "== $@: at most $(1) s" && $(call within,$(1)) $(PYTEST) $(2)
 
-NAMED := house unit property stateful fault recovery stories
+NAMED := house unit property stateful fault recovery races stories
 UNNAMED := $(filter-out $(NAMED) kit load,$(notdir $(patsubst %/,%,$(wildcard tests/*/))))
 REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery stories rest load bench soak coverage dist format clean
+	recovery races stories rest load bench soak coverage dist format clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -78,7 +79,7 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 test: $(READY) ## every suite, two at a time, each within its time
 	@$(MAKE) -j2 $(SYNC) suites
 
-suites: lint fault stateful unit house mypy recovery property stories rest
+suites: lint fault stateful unit house mypy recovery property races stories rest
 	@echo "all suites passed"
 
 check: test types ## what a change must pass: the tests, then pyright as well
@@ -112,6 +113,9 @@ fault: $(READY) ## every system call fails once, every sync is the last one once
 
 recovery: $(READY)
 	$(call suite,$(RECOVERY_S),tests/recovery)
+
+races: $(READY) ## two events over one ticket, in every order; tells who won
+	$(call suite,$(RACES_S),tests/races)
 
 stories: $(READY)
 	$(call suite,$(STORIES_S),tests/stories)

@@ -85,9 +85,7 @@ class Race:
             self.shard.step(step)
 
     def submit(self, delay_ms: int = 0, unique: UniqueClaim | None = None) -> int:
-        draft = self.shard.draft(
-            self.shard.now_ms + delay_ms, unique=unique, options=self.option
-        )
+        draft = self.shard.draft(self.shard.now_ms + delay_ms, unique=unique, options=self.option)
         self.shard.submit(draft)
         return draft.serial
 
@@ -375,9 +373,7 @@ class UniqueAndCompletion(Race):
         return [lambda: self._submit(), *DECIDED_AND_TOLD]
 
     def _submit(self) -> None:
-        draft = self.shard.draft(
-            self.shard.now_ms + 300, unique=self.claim, options=self.option
-        )
+        draft = self.shard.draft(self.shard.now_ms + 300, unique=self.claim, options=self.option)
         self.second = draft.serial
         self.shard.submit(draft, modes=[self.conflict])
 
