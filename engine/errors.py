@@ -47,37 +47,13 @@ if TYPE_CHECKING:
     from parkade.ticket import Ticket
 
 __all__ = [
-    "Backpressure",
-    "BlockingInEventLoop",
-    "ConfigError",
-    "DashboardAuthMissing",
-    "DeadReason",
-    "DuplicateTicket",
-    "EngineClosed",
-    "EngineInUse",
-    "ForkedEngine",
-    "FormatTooNew",
-    "MissingExtra",
-    "NaiveDatetime",
-    "NoAttempt",
-    "ParkadeError",
-    "PartialSubmit",
-    "PayloadError",
-    "ResultGone",
-    "ResultTimeout",
-    "ShardMismatch",
-    "StorageDamaged",
-    "StorageError",
-    "StorageFull",
-    "TicketCancelled",
-    "TicketError",
-    "TicketExpired",
-    "TicketFailed",
-    "UnknownTask",
-    "UnknownTicket",
-    "WaitInsideAttempt",
-    "WorkflowChanged",
-]
+    "Backpressure", "BlockingInEventLoop", "ConfigError", "DashboardAuthMissing", "DeadReason",
+    "DuplicateTicket", "EngineClosed", "EngineInUse", "ForkedEngine", "FormatTooNew",
+    "MissingExtra", "NaiveDatetime", "NoAttempt", "ParkadeError", "PartialSubmit",
+    "PayloadError", "ResultGone", "ResultTimeout", "ShardMismatch", "StorageDamaged",
+    "StorageError", "StorageFull", "TicketCancelled", "TicketError", "TicketExpired",
+    "TicketFailed", "UnknownTask", "UnknownTicket", "WaitInsideAttempt", "WorkflowChanged",
+]  # fmt: skip
 
 NAMES_SHOWN = 5
 
