@@ -14,6 +14,7 @@ with engine:
 from parkade.attempt import Attempt, current_attempt
 from parkade.calls import Call
 from parkade.clock import Clock
+from parkade.dead import DeadLetters
 from parkade.durations import Duration
 from parkade.engine import Engine
 from parkade.errors import (
@@ -30,6 +31,7 @@ from parkade.errors import (
     MissingExtra,
     NaiveDatetime,
     NoAttempt,
+    NotDead,
     ParkadeError,
     PartialSubmit,
     PayloadError,
@@ -68,6 +70,7 @@ from parkade.views import (
     BreakerState,
     BulkResult,
     CancelOutcome,
+    DeadGroup,
     LimitState,
     Page,
     Progress,
@@ -95,6 +98,8 @@ __all__ = [
     "Clock",
     "ConfigError",
     "DashboardAuthMissing",
+    "DeadGroup",
+    "DeadLetters",
     "DeadReason",
     "Drop",
     "DuplicateTicket",
@@ -110,6 +115,7 @@ __all__ = [
     "MissingExtra",
     "NaiveDatetime",
     "NoAttempt",
+    "NotDead",
     "Page",
     "ParkadeError",
     "PartialSubmit",

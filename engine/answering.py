@@ -30,7 +30,7 @@ class Answering:
         if isinstance(asked, StopWaiting):
             self._stop_waiting(asked.serial)
             return
-        found = inquiring.answer(shard.core, asked, loaded)
+        found = inquiring.answer(shard.core, asked, loaded, shard.host.settled_ms)
         if isinstance(found, Need):
             shard.waiting.append((ask, found))
         elif isinstance(found, NotEnded):

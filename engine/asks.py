@@ -13,10 +13,14 @@ __all__ = [
     "Ask",
     "AwaitEnd",
     "Explain",
+    "GroupEnds",
+    "GroupsOf",
     "Inquiry",
     "Look",
     "PageOf",
+    "Rehearse",
     "Seen",
+    "ShardGroups",
     "ShardPage",
     "StopWaiting",
 ]
@@ -54,7 +58,8 @@ class PageOf(Inquiry, frozen=True):
     """Tickets of one shard, newest first, with serials below `before`.
 
     `prefix` names the index to walk (None: all tickets); the rest says what a ticket must be.
-    `due_from_ms` and `due_to_ms` bound the due time of pending ones (inclusive, exclusive).
+    `due_from_ms` and `due_to_ms` bound the due time of pending ones, `ended_from_ms` and
+    `ended_to_ms` the end of the others (inclusive, exclusive).
     """
 
     prefix: bytes | None
@@ -67,6 +72,30 @@ class PageOf(Inquiry, frozen=True):
     error_type: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
+    group: bytes | None = None
+    ended_from_ms: int | None = None
+    ended_to_ms: int | None = None
+
+
+class GroupsOf(Inquiry, frozen=True):
+    """Groups of dead tickets, in the order of their names from past `after`: answered by
+    `ShardGroups`."""
+
+    after: bytes
+    limit: int
+
+
+class GroupEnds(Inquiry, frozen=True):
+    """Of each group the dead tickets that were submitted first and last: answered by a list of
+    tickets by group, empty where none is left."""
+
+    groups: list[bytes]
+
+
+class Rehearse(Inquiry, frozen=True):
+    """What a command would be answered, if it were given now: nothing comes of it."""
+
+    command: Command
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -83,6 +112,14 @@ class ShardPage(msgspec.Struct, frozen=True):
     tickets: list[Ticket]
     scanned: int
     last: int | None
+
+
+class ShardGroups(msgspec.Struct, frozen=True):
+    """How many dead tickets each group has; `last` is where to go on, None when there is no
+    more."""
+
+    counts: dict[bytes, int]
+    last: bytes | None
 
 
 class Ask:

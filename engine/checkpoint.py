@@ -78,19 +78,19 @@ class Checkpoint:
         batch.heads[serial] = encode_ticket(ticket)
         now = self._place(serial, ticket)
         self.placed[serial] = now
-        if stored is None or stored.state != ticket.state:
-            self._index(serial, ticket, None if stored is None else stored.state)
+        if stored is None or (stored.state, stored.group) != (now.state, now.group):
+            self._index(serial, ticket, stored)
         if stored != now:
             self._leave(serial, stored)
             self._enter(serial, now)
 
-    def _index(self, serial: int, ticket: Ticket, stored_state: int | None) -> None:
+    def _index(self, serial: int, ticket: Ticket, stored: StoredAt | None) -> None:
         batch, serial_key, state = self.batch, serial.to_bytes(8, "big"), ticket.state
-        new = index_keys(serial_key, ticket, state)
-        if stored_state is None:
+        new = index_keys(serial_key, ticket, state, ticket.group)
+        if stored is None:
             batch.index_puts += new
         else:
-            old = index_keys(serial_key, ticket, stored_state)
+            old = index_keys(serial_key, ticket, stored.state, stored.group)
             batch.index_puts += [key for key in new if key not in old]
             batch.index_deletes += [key for key in old if key not in new]
         if state not in _KEPT:
@@ -100,7 +100,7 @@ class Checkpoint:
     def _place(self, serial: int, ticket: Ticket) -> StoredAt:
         """How the store is to have it."""
         if ticket.state != PENDING:
-            return StoredAt(ticket.state, ticket.due_ms, ticket.first_due_ms, 0)
+            return StoredAt(ticket.state, ticket.due_ms, ticket.first_due_ms, 0, group=ticket.group)
         lane_number = self._core.lane_number(ticket.lane)
         in_lane = self._core.entry_kind(serial) == ENTRY_LANE
         options, expiry_ms = ticket.options, 0
@@ -136,7 +136,8 @@ class Checkpoint:
             return
         self.batch.heads[serial] = None
         gone = self._flight.gone[serial]
-        self.batch.index_deletes += index_keys(serial.to_bytes(8, "big"), gone, stored.state)
+        serial_key = serial.to_bytes(8, "big")
+        self.batch.index_deletes += index_keys(serial_key, gone, stored.state, stored.group)
         self._leave(serial, stored)
 
     def _build_rest(self) -> None:

@@ -26,9 +26,9 @@ from typing import Any, Self, TypeAlias, cast
 
 import msgspec
 
-from parkade.errors import ConfigError, ParkadeError, shown_error
+from parkade.errors import ConfigError, ParkadeError
 from parkade.telling import tell
-from parkade.wording import bytes_text, closest
+from parkade.wording import bytes_text, closest, shown_error
 
 __all__ = [
     "ANSWER_BYTES_MAX",

@@ -1,30 +1,33 @@
 """The dead letter office: find what died, bring it back, say how it really went, or drop it."""
 
 import asyncio
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
 from parkade.asking import Request, check_not_on_loop
-from parkade.durations import Duration, after_ms, parse_duration_ms
-from parkade.errors import ConfigError, DeadReason, UnknownTicket
-from parkade.finding import find
+from parkade.dead_bulk import Bulk, Change, Dropping, Reviving, Which
+from parkade.dead_groups import largest_groups
+from parkade.durations import Duration
+from parkade.errors import ConfigError, DeadReason, NotDead
+from parkade.finding import check_limit, find
 from parkade.limits import OUTCOME_BYTES
-from parkade.shard.commands import Answer, Drop, Resolve, Revive
-from parkade.views import BulkResult, Page, TicketInfo
+from parkade.shard.commands import Answer, Resolve
+from parkade.verdicts import reason_text
+from parkade.views import BulkResult, DeadGroup, Page, TicketInfo
 
 if TYPE_CHECKING:
-    from parkade.desk import Desk
     from parkade.engine import Engine
 
 __all__ = ["DeadLetters"]
-
-BULK_PAGE = 500
 
 
 class DeadLetters:
     """`engine.dead`. Dead tickets are kept until somebody acts: revives, resolves or drops them.
 
-    Methods with an `a` in front are for coroutines; the others block.
+    Methods with an `a` in front are for coroutines; the others block. What changes many tickets
+    does so page by page (500): a page that is done stays done, and the same call made again goes on
+    with what is left.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -36,15 +39,20 @@ class DeadLetters:
         task: str | None = None,
         reason: DeadReason | None = None,
         error_type: str | None = None,
+        group: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TicketInfo]:
-        """Dead tickets, newest first. Raises `ConfigError`."""
+        """Dead tickets, the last submitted first. `group` is the key of a `DeadGroup`; `since` and
+        `until` (not included) are about when they died. Raises `ConfigError`, `NaiveDatetime`."""
         desk = self._engine.desk("engine.dead.find")
         return desk.ask(
             find(
                 desk, call="engine.dead.find", state="dead", task=task, why=reason,
-                error_type=error_type, limit=limit, cursor=cursor,
+                error_type=error_type, group=group, since=since, until=until, limit=limit,
+                cursor=cursor,
             )
         )  # fmt: skip
 
@@ -54,6 +62,9 @@ class DeadLetters:
         task: str | None = None,
         reason: DeadReason | None = None,
         error_type: str | None = None,
+        group: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TicketInfo]:
@@ -62,7 +73,8 @@ class DeadLetters:
         return await desk.aask(
             find(
                 desk, call="engine.dead.afind", state="dead", task=task, why=reason,
-                error_type=error_type, limit=limit, cursor=cursor,
+                error_type=error_type, group=group, since=since, until=until, limit=limit,
+                cursor=cursor,
             )
         )  # fmt: skip
 
@@ -73,150 +85,134 @@ class DeadLetters:
             return stats.dead
         return stats.by_task.get(task, {}).get("dead", 0)
 
+    def groups(self, *, limit: int = 50) -> Sequence[DeadGroup]:
+        """The largest groups of tickets that died alike, the largest first: of one task, with one
+        type of error, and messages that differ in numbers, ids and quoted parts alone.
+
+        Takes time in proportion to the number of groups, not to that of dead tickets. Raises
+        `ConfigError` for a limit that is not 1 to 1,000.
+        """
+        call = "engine.dead.groups"
+        check_not_on_loop(call, "engine.dead.agroups")
+        check_limit(call, limit)
+        return largest_groups(self._engine.desk(call), call, limit)
+
+    async def agroups(self, *, limit: int = 50) -> Sequence[DeadGroup]:
+        """`groups` for coroutines."""
+        return await asyncio.to_thread(self.groups, limit=limit)
+
     def revive(
         self,
         *ids: str,
+        group: str | None = None,
         task: str | None = None,
         delay: Duration | None = None,
+        rate: tuple[int, Duration] | None = None,
         keep_attempts: bool = False,
+        payload: Mapping[str, Any] | None = None,
         accept_ambiguous: bool = False,
         dry_run: bool = False,
     ) -> BulkResult:
         """Makes dead tickets pending again: the same ids, a fresh budget unless `keep_attempts`.
 
-        By ids, or all of a task. What may have happened is skipped ("ambiguous") unless
-        `accept_ambiguous`. Raises `ConfigError` when neither or both are given.
+        By ids, or all of a group, or all of a task. `rate=(50, "1s")` lets 50 come due in each
+        second, the oldest first. `payload` gives them other arguments, by name. What may have
+        happened is skipped ("ambiguous") unless `accept_ambiguous`, and so is a ticket whose unique
+        another one holds by now ("duplicate"). `dry_run` only tells what would be done.
+
+        Raises `ConfigError` for none or two of ids, group and task and for a bad rate or delay;
+        with `payload` also `UnknownTask` and `PayloadError`.
         """
-        desk = self._engine.desk("engine.dead.revive")
-        delay_ms = 0 if delay is None else parse_duration_ms(delay, what="delay")
-        due_ms = after_ms(desk.runtime.clock.now_ms(), delay_ms, what="delay")
-        bulk = _Bulk(self._engine, "revive", ids, task, is_dry=dry_run)
-        return bulk.run(
-            lambda serials: Revive(
-                serials, due_ms, keep_attempts, None, accept_ambiguous=accept_ambiguous
-            ),
-            lambda info: "ambiguous" if info.maybe_applied and not accept_ambiguous else None,
-        )
+        call = "engine.dead.revive"
+        check_not_on_loop(call, "engine.dead.arevive")
+        which = Which(ids, group, task)
+        which.check(call)
+        change = Reviving(
+            self._engine, call, delay=delay, rate=rate, keep_attempts=keep_attempts,
+            payload=payload, accept_ambiguous=accept_ambiguous,
+        )  # fmt: skip
+        return self._run(call, which, change, is_dry=dry_run)
 
     async def arevive(
         self,
         *ids: str,
+        group: str | None = None,
         task: str | None = None,
         delay: Duration | None = None,
+        rate: tuple[int, Duration] | None = None,
         keep_attempts: bool = False,
+        payload: Mapping[str, Any] | None = None,
         accept_ambiguous: bool = False,
         dry_run: bool = False,
     ) -> BulkResult:
         """`revive` for coroutines."""
         return await asyncio.to_thread(
-            self.revive, *ids, task=task, delay=delay, keep_attempts=keep_attempts,
-            accept_ambiguous=accept_ambiguous, dry_run=dry_run,
+            self.revive, *ids, group=group, task=task, delay=delay, rate=rate,
+            keep_attempts=keep_attempts, payload=payload, accept_ambiguous=accept_ambiguous,
+            dry_run=dry_run,
         )  # fmt: skip
 
-    def drop(self, *ids: str, task: str | None = None, dry_run: bool = False) -> BulkResult:
-        """Deletes dead tickets for ever. Raises as `revive` does."""
-        bulk = _Bulk(self._engine, "drop", ids, task, is_dry=dry_run)
-        return bulk.run(lambda serials: Drop(serials), lambda _: None)
+    def drop(
+        self,
+        *ids: str,
+        group: str | None = None,
+        task: str | None = None,
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Deletes dead tickets for ever: by ids, or all of a group, or all of a task. Raises
+        `ConfigError` for none or two of these."""
+        call = "engine.dead.drop"
+        check_not_on_loop(call, "engine.dead.adrop")
+        return self._run(call, Which(ids, group, task), Dropping(), is_dry=dry_run)
 
-    async def adrop(self, *ids: str, task: str | None = None, dry_run: bool = False) -> BulkResult:
+    async def adrop(
+        self,
+        *ids: str,
+        group: str | None = None,
+        task: str | None = None,
+        dry_run: bool = False,
+    ) -> BulkResult:
         """`drop` for coroutines."""
-        return await asyncio.to_thread(self.drop, *ids, task=task, dry_run=dry_run)
+        return await asyncio.to_thread(self.drop, *ids, group=group, task=task, dry_run=dry_run)
 
-    def resolve(self, ticket_id: str, result: Any = None) -> bool:
-        """Makes a dead ticket done, with the result that somebody found out; False: it is not dead.
+    def resolve(self, ticket_id: str, result: Any = None, *, note: str = "") -> None:
+        """Makes a dead ticket done, with the result that somebody found out. `note` says how, and
+        is shown with it; at most 1 KiB of it is kept.
 
-        Raises `UnknownTicket`, `UnknownTask` when no code registers its task, and `PayloadError`
-        for a result that does not fit the annotation of its handler, or cannot be stored.
+        Raises `NotDead` (PK-407) for any other ticket, `UnknownTicket`, `UnknownTask` when no code
+        registers its task, and `PayloadError` for a result that does not fit the annotation of its
+        handler, or cannot be stored.
         """
-        call, instead = "engine.dead.resolve", "engine.dead.aresolve"
-        check_not_on_loop(call, instead)
+        call = "engine.dead.resolve"
+        check_not_on_loop(call, "engine.dead.aresolve")
+        if not isinstance(cast(object, note), str):
+            raise ConfigError.option(call, "note", note, "use a text")
         desk = self._engine.desk(call)
         task = self._engine.lookup(desk.ask(desk.info(ticket_id, call)).task)
         encoded = task.encode_result(result, bytes_max=desk.runtime.options.max_payload)
         task.decode_result(encoded)
+        self.resolve_encoded(ticket_id, encoded, note)
+
+    async def aresolve(self, ticket_id: str, result: Any = None, *, note: str = "") -> None:
+        """`resolve` for coroutines."""
+        return await asyncio.to_thread(self.resolve, ticket_id, result, note=note)
+
+    def resolve_encoded(self, ticket_id: str, encoded: bytes, note: str) -> None:
+        """`resolve` with a result that nobody has held against a handler."""
+        call = "engine.dead.resolve"
+        desk = self._engine.desk(call)
         known = desk.parse(ticket_id)
         shard = known.part % desk.runtime.shard_count
-        asks = [(shard, Resolve(known.serial, encoded))]
         request: Request[bool] = Request(
             call,
-            instead,
-            asks,
+            "engine.dead.aresolve",
+            [(shard, Resolve(known.serial, encoded, reason_text(note)))],
             lambda got: isinstance(got[0][0], Answer),
-            sizes=(len(encoded) + OUTCOME_BYTES,),
+            sizes=(len(encoded) + len(note) + OUTCOME_BYTES,),
         )
-        return desk.ask(request)
+        if not desk.ask(request):
+            state = desk.ask(desk.info(ticket_id, call)).state
+            raise NotDead(ticket_id, call=call, state=state)
 
-    async def aresolve(self, ticket_id: str, result: Any = None) -> bool:
-        """`resolve` for coroutines."""
-        return await asyncio.to_thread(self.resolve, ticket_id, result)
-
-
-class _Bulk:
-    """One command about many dead tickets, page by page."""
-
-    def __init__(
-        self, engine: "Engine", verb: str, ids: tuple[str, ...], task: str | None, *, is_dry: bool
-    ) -> None:
-        self.call = f"engine.dead.{verb}"
-        self._instead = f"engine.dead.a{verb}"
-        check_not_on_loop(self.call, self._instead)
-        if bool(ids) == (task is not None):
-            raise ConfigError(f"{self.call}(): give ids, or task=, and not both")
-        self._desk: Desk = engine.desk(self.call)
-        self._ids, self._task, self._is_dry = ids, task, is_dry
-        self.matched = self.changed = 0
-        self.skipped: dict[str, int] = defaultdict(int)
-
-    def run(self, command: Any, why_not: Any) -> BulkResult:
-        if self._ids:
-            for first in range(0, len(self._ids), BULK_PAGE):
-                self._apply(list(self._ids[first : first + BULK_PAGE]), command, why_not)
-        else:
-            cursor: str | None = None
-            while True:
-                page = self._desk.ask(
-                    find(
-                        self._desk, call=self.call, state="dead", task=self._task,
-                        limit=BULK_PAGE, cursor=cursor,
-                    )
-                )  # fmt: skip
-                self._apply([info.id for info in page], command, why_not)
-                cursor = page.next
-                if cursor is None:
-                    break
-        return BulkResult(self.matched, self.changed, dict(self.skipped))
-
-    def _apply(self, ids: list[str], command: Any, why_not: Any) -> None:
-        self.matched += len(ids)
-        if self._is_dry:
-            for ticket_id in ids:
-                self._plan(ticket_id, why_not)
-            return
-        by_shard: dict[int, list[int]] = defaultdict(list)
-        for ticket_id in ids:
-            try:
-                known = self._desk.parse(ticket_id)
-            except UnknownTicket:
-                self.skipped["unknown"] += 1
-                continue
-            by_shard[known.part % self._desk.runtime.shard_count].append(known.serial)
-        asks = [(shard, command(serials)) for shard, serials in by_shard.items()]
-        request: Request[list[Any]] = Request(self.call, self._instead, asks, lambda got: got)
-        for answered in self._desk.ask(request):
-            for answer in answered:
-                if isinstance(answer, Answer):
-                    self.changed += 1
-                else:
-                    self.skipped[answer.code] += 1
-
-    def _plan(self, ticket_id: str, why_not: Any) -> None:
-        try:
-            info = self._desk.ask(self._desk.info(ticket_id, self.call))
-        except UnknownTicket:
-            self.skipped["unknown"] += 1
-            return
-        reason = "not_dead" if info.state != "dead" else why_not(info)
-        if reason is None:
-            self.changed += 1
-        else:
-            self.skipped[reason] += 1
+    def _run(self, call: str, which: Which, change: Change, *, is_dry: bool) -> BulkResult:
+        return Bulk(self._engine, call, which, change, is_dry=is_dry).run()

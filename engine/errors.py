@@ -30,7 +30,8 @@
         |-- TicketCancelled            PK-402
         |-- TicketExpired              PK-403
         |-- ResultTimeout (TimeoutError)  PK-404
-        `-- ResultGone                 PK-405
+        |-- ResultGone                 PK-405
+        `-- NotDead                    PK-407
 
 A text says what happened, why, and what to do; the code at its end is an anchor in docs/errors.md.
 The constructors take the facts, keep them as fields, and write the text. What handlers raise is in
@@ -41,7 +42,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from parkade.wording import bytes_text, closest, count_text, shown, span_text
+from parkade.wording import bytes_text, closest, count_text, shown, shown_error, span_text
 
 if TYPE_CHECKING:
     from parkade.ticket import Ticket
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backpressure", "BlockingInEventLoop", "ConfigError", "DashboardAuthMissing", "DeadReason",
     "DuplicateTicket", "EngineClosed", "EngineInUse", "ForkedEngine", "FormatTooNew",
-    "MissingExtra", "NaiveDatetime", "NoAttempt", "ParkadeError", "PartialSubmit",
+    "MissingExtra", "NaiveDatetime", "NoAttempt", "NotDead", "ParkadeError", "PartialSubmit",
     "PayloadError", "ResultGone", "ResultTimeout", "ShardMismatch", "StorageDamaged",
     "StorageError", "StorageFull", "TicketCancelled", "TicketError", "TicketExpired",
     "TicketFailed", "UnknownTask", "UnknownTicket", "WaitInsideAttempt", "WorkflowChanged",
@@ -418,17 +419,7 @@ class PartialSubmit(ParkadeError):
         )
 
 
-def shown_error(error: BaseException) -> str:
-    """One line about an error: its type and text, and never an exception."""
-    try:
-        text = str(error)
-    except Exception:
-        text = "its text cannot be shown"
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name
-
-
-# ----------------------------------------------------------------------------------- look-up
+# ----------------------------------------------------------------------- look-up, results
 
 
 class UnknownTask(ParkadeError, LookupError):
@@ -455,9 +446,6 @@ class UnknownTicket(ParkadeError, LookupError):
         self.ticket_id, self.keep_done = ticket_id, keep_done
         older = "" if keep_done is None else f'be older than keep_done="{keep_done}", or '
         super().__init__(f"No ticket {ticket_id}. It may {older}belong to another directory")
-
-
-# ----------------------------------------------------------------------------------- results
 
 
 class TicketError(ParkadeError):
@@ -555,6 +543,17 @@ class ResultGone(TicketError):
         if keep_done is None:
             kept = "is no longer kept"
         super().__init__(ticket_id, f"Ticket {ticket_id} finished{when} and its result {kept}")
+
+
+class NotDead(TicketError):
+    """What is for dead tickets was asked of one that is not, or is not any more."""
+
+    code = "PK-407"
+
+    def __init__(self, ticket_id: str, *, call: str, state: str) -> None:
+        self.call, self.state = call, state
+        text = f"{call}(): ticket {ticket_id} is {state}, not dead: somebody may have acted on it"
+        super().__init__(ticket_id, f"{text}. Look at it: parkade show {ticket_id}")
 
 
 class WorkflowChanged(ParkadeError):

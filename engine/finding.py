@@ -6,14 +6,17 @@ or go meanwhile neither repeat nor hide others.
 
 import heapq
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from parkade.asking import Request
 from parkade.asks import PageOf, ShardPage
 from parkade.checks import utf8_length
+from parkade.durations import at_ms
 from parkade.errors import ConfigError, DeadReason
-from parkade.index_keys import key_prefix, state_prefix, task_prefix
+from parkade.index_keys import group_prefix, key_prefix, state_prefix, task_prefix
 from parkade.limits import FIND_LIMIT_MAX
+from parkade.shard.grouping import GROUP_BYTES
 from parkade.shard.states import PENDING
 from parkade.showing import STATE_NUMBERS
 from parkade.views import Page, State, TicketInfo
@@ -21,7 +24,7 @@ from parkade.views import Page, State, TicketInfo
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["NEWEST", "find"]
+__all__ = ["NEWEST", "check_limit", "find", "parse_group"]
 
 NEWEST = 1 << 64  # above every serial
 
@@ -35,6 +38,9 @@ def find(
     key: str | None = None,
     why: str | None = None,
     error_type: str | None = None,
+    group: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     limit: int = 100,
     cursor: str | None = None,
 ) -> Request[Page[TicketInfo]]:
@@ -45,16 +51,16 @@ def find(
     for name, text in (("task", task), ("key", key), ("error_type", error_type)):
         if text is not None and not _is_text(text):
             raise ConfigError.option(call, name, text, "use a text")
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= FIND_LIMIT_MAX:
-        raise ConfigError.option(call, "limit", limit, f"use 1 to {FIND_LIMIT_MAX}")
+    check_limit(call, limit)
     before = NEWEST if cursor is None else _parse_cursor(call, cursor)
+    parsed = None if group is None else parse_group(call, group)
     number = None if state is None else STATE_NUMBERS[state]
     due_from_ms = due_to_ms = None
     if number == PENDING:
         now_ms = desk.runtime.clock.now_ms()
         due_from_ms, due_to_ms = (now_ms + 1, None) if state == "scheduled" else (None, now_ms + 1)
     asked = PageOf(
-        prefix=_prefix(number, task, key),
+        prefix=_prefix(number, task, key) if parsed is None else group_prefix(parsed),
         before=before,
         limit=limit,
         state=number,
@@ -64,6 +70,9 @@ def find(
         error_type=error_type,
         due_from_ms=due_from_ms,
         due_to_ms=due_to_ms,
+        group=parsed,
+        ended_from_ms=None if since is None else at_ms(since, what=f"{call}(since)"),
+        ended_to_ms=None if until is None else at_ms(until, what=f"{call}(until)"),
     )
     asks = [(shard, asked) for shard in range(desk.runtime.shard_count)]
     where, _, verb = call.rpartition(".")
@@ -96,6 +105,23 @@ def _parse_cursor(call: str, cursor: str) -> int:
     if not 0 <= before <= NEWEST:
         raise ConfigError.option(call, "cursor", cursor, "use the .next of a page")
     return before
+
+
+def parse_group(call: str, group: str) -> bytes:
+    """The group of a `DeadGroup.key`. Raises `ConfigError`."""
+    try:
+        parsed = bytes.fromhex(group)
+    except (TypeError, ValueError):
+        parsed = b""
+    if len(parsed) != GROUP_BYTES:
+        raise ConfigError.option(call, "group", group, "use the .key of a group")
+    return parsed
+
+
+def check_limit(call: str, limit: object) -> None:
+    """Raises `ConfigError`."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= FIND_LIMIT_MAX:
+        raise ConfigError.option(call, "limit", limit, f"use 1 to {FIND_LIMIT_MAX}")
 
 
 def _page(desk: "Desk", asked: PageOf, parts: list[ShardPage]) -> Page[TicketInfo]:

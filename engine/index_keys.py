@@ -1,7 +1,7 @@
 """The keys of the secondary indexes: a kind byte, digests of names, then the serial, big-endian.
 
-`s` task and state, `d` state of all tasks, `k` key. A digest may collide: who walks an index looks
-at the head again.
+`s` task and state, `d` state of all tasks, `k` key, `g` group of a dead ticket. A digest may
+collide: who walks an index looks at the head again.
 """
 
 from functools import lru_cache
@@ -9,7 +9,12 @@ from hashlib import blake2b
 
 from parkade.shard.ticket import Ticket
 
-__all__ = ["index_keys", "key_prefix", "state_prefix", "task_digest", "task_prefix"]
+__all__ = [
+    "GROUP_KIND", "group_prefix", "index_keys", "key_prefix", "state_prefix", "task_digest",
+    "task_prefix",
+]  # fmt: skip
+
+GROUP_KIND = b"g"
 
 
 @lru_cache(maxsize=4_096)
@@ -31,9 +36,18 @@ def key_prefix(key: str) -> bytes:
     return b"k" + blake2b(key.encode(), digest_size=8).digest()
 
 
-def index_keys(serial_key: bytes, ticket: Ticket, state: int) -> list[bytes]:
-    """Every index key of a ticket in `state`; `serial_key` is its serial's 8 big-endian bytes."""
+def group_prefix(group: bytes) -> bytes:
+    return GROUP_KIND + group
+
+
+def index_keys(
+    serial_key: bytes, ticket: Ticket, state: int, group: bytes | None = None
+) -> list[bytes]:
+    """Every index key of a ticket in `state` and `group`; `serial_key` is its serial's 8 big-endian
+    bytes."""
     keys = [task_prefix(ticket.task, state) + serial_key, state_prefix(state) + serial_key]
     if ticket.key is not None:
         keys.append(key_prefix(ticket.key) + serial_key)
+    if group is not None:
+        keys.append(GROUP_KIND + group + serial_key)
     return keys

@@ -10,9 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from parkade.asks import AwaitEnd, Inquiry, Look, PageOf, Seen, ShardPage
+from parkade import grouped
+from parkade.asks import (
+    AwaitEnd,
+    GroupEnds,
+    GroupsOf,
+    Inquiry,
+    Look,
+    PageOf,
+    Rehearse,
+    Seen,
+    ShardPage,
+)
 from parkade.limits import FIND_SCAN_MAX
-from parkade.reading import DamagedTicket, Heads, History, Read, StoreReader
+from parkade.reading import DamagedTicket, GroupTickets, Heads, History, Read, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded, Need
 from parkade.shard.history import attempts_of
@@ -40,12 +51,22 @@ class FromStore(msgspec.Struct, frozen=True):
     finish: Callable[[Shard, Any], Any]
 
 
-def answer(core: Shard, asked: Inquiry, loaded: Loaded | None) -> Any:
+def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) -> Any:
     """The answer, or `Need`, `NotEnded` or `FromStore`."""
     if isinstance(asked, PageOf):
         return FromStore(
             lambda reader: _page(reader, asked), lambda core, heads: _merged(core, asked, heads)
         )
+    if isinstance(asked, GroupsOf):
+        return FromStore(
+            lambda reader: reader.group_counts(asked.after, asked.limit),
+            lambda core, got: grouped.merged_counts(core, asked, got),
+        )
+    if isinstance(asked, GroupEnds):
+        return _group_ends(core, asked)
+    if isinstance(asked, Rehearse):
+        verdict = core.decide(asked.command, settled_ms, settled_ms, loaded)
+        return verdict.answers if verdict.need is None else verdict.need
     assert isinstance(asked, Look | AwaitEnd)
     ticket = _ticket(core, asked.serial, loaded)
     if ticket is None or isinstance(ticket, Need):
@@ -57,6 +78,17 @@ def answer(core: Shard, asked: Inquiry, loaded: Loaded | None) -> Any:
     if asked.wants_history:
         return _with_history(ticket)
     return _with_body(core, ticket) if asked.wants_body else Seen(copy.copy(ticket))
+
+
+def _group_ends(core: Shard, asked: GroupEnds) -> FromStore:
+    changed, commit = grouped.changed_serials(core), core.completed_commit
+
+    def finish(core: Shard, got: GroupTickets) -> Any:
+        # What was passed over may have left memory since.
+        is_same = core.completed_commit == commit
+        return grouped.merged_ends(core, asked, got) if is_same else AGAIN
+
+    return FromStore(lambda reader: reader.group_ends(asked.groups, changed), finish)
 
 
 def _ticket(core: Shard, serial: int, loaded: Loaded | None) -> Ticket | Need | None:
@@ -121,6 +153,12 @@ def _fits(asked: PageOf, ticket: Ticket) -> bool:
     if asked.error_type is not None and (
         ticket.error is None or ticket.error.type != asked.error_type
     ):
+        return False
+    if asked.group is not None and ticket.group != asked.group:
+        return False
+    if asked.ended_from_ms is not None and ticket.finished_ms < asked.ended_from_ms:
+        return False
+    if asked.ended_to_ms is not None and ticket.finished_ms >= asked.ended_to_ms:
         return False
     if asked.due_from_ms is not None and ticket.due_ms < asked.due_from_ms:
         return False

@@ -99,13 +99,14 @@ class Onlooker:
 
     def answer(self, asked: Inquiry, *, is_fresh: bool = True) -> Any:
         """What the owner would answer. Raises `DamagedTicket` and what `sight` raises."""
-        with self.sight(is_fresh=is_fresh) as (core, reader, _):
-            got = answer(core, asked, None)
+        with self.sight(is_fresh=is_fresh) as (core, reader, snapshot):
+            settled_ms = snapshot.state().settled_ms
+            got = answer(core, asked, None, settled_ms)
             if isinstance(got, Need):
                 read = reader.load(got.serials, got.uniques)
                 for serial in read.damaged:
                     raise DamagedTicket(serial)
-                got = answer(core, asked, read.loaded)
+                got = answer(core, asked, read.loaded, settled_ms)
             if isinstance(got, FromStore):
                 got = got.finish(core, got.work(reader))
             return got

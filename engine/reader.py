@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 from parkade.asking import Request, check_not_on_loop
 from parkade.asks import Inquiry, PageOf
@@ -22,7 +22,7 @@ from parkade.clock import Clock, SystemClock
 from parkade.counting import count_shard
 from parkade.dead import DeadLetters
 from parkade.desk import Desk
-from parkade.errors import ConfigError, ParkadeError
+from parkade.errors import ConfigError, ParkadeError, UnknownTask
 from parkade.finding import NEWEST, find
 from parkade.onlooker import Onlooker
 from parkade.payload import PAYLOAD_BYTES_MAX
@@ -102,6 +102,10 @@ class Reader:
         """Lets go of the files; what is asked later raises `EngineClosed`. Twice is once."""
         self._desk.close()
         self._bystander.close()
+
+    def lookup(self, name: str) -> NoReturn:
+        """No code is here to hold arguments against. Raises `UnknownTask`."""
+        raise UnknownTask(name, known=())
 
     def desk(self, call: str) -> Desk:
         """Where it is asked. Raises `EngineClosed`, and `ForkedEngine` in a fork."""

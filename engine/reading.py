@@ -4,10 +4,11 @@ Each read is one short snapshot and says which LSN it saw. A row that fails its 
 damaged ticket, reported apart; anything else that is wrong raises `Damage`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import msgspec
 
+from parkade.index_keys import GROUP_KIND, group_prefix
 from parkade.shard.commands import Loaded, Need, UniqueRow
 from parkade.shard.commands import Parked as ParkedTicket
 from parkade.shard.history import AttemptRow
@@ -22,8 +23,12 @@ from parkade.store.parked import ParkedReader
 from parkade.store.rows import RowDamaged
 from parkade.store.snapshot import Snapshot
 
-__all__ = ["Body", "DamagedTicket", "Heads", "History", "Read", "StoreReader", "SweepRead"]
+__all__ = [
+    "Body", "DamagedTicket", "GroupCounts", "GroupTickets", "Heads", "History", "Read",
+    "StoreReader", "SweepRead",
+]  # fmt: skip
 
+END_PAGE = 16  # serials of a group that are looked at together, from either end
 _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 _decode_attempt = msgspec.msgpack.Decoder(AttemptRow).decode
 
@@ -84,6 +89,22 @@ class Heads(msgspec.Struct):
     tickets: list[Ticket]
     walked: int
     last: int | None
+
+
+class GroupCounts(msgspec.Struct):
+    """Dead tickets by group, at an LSN; `last` is the group to go on after, None at the end."""
+
+    snapshot_commit: int
+    lsn: int
+    counts: dict[bytes, int]
+    last: bytes | None
+
+
+class GroupTickets(msgspec.Struct):
+    """The first and the last dead ticket of each group, by the order of their submits."""
+
+    snapshot_commit: int
+    ends: dict[bytes, list[Ticket]]
 
 
 class StoreReader:
@@ -174,6 +195,29 @@ class StoreReader:
                             break
             return found
 
+    def group_counts(self, after: bytes, limit: int) -> GroupCounts:
+        """How many dead tickets each group has, from past `after`. No ticket is read for it."""
+        with self.store.snapshot() as snapshot:
+            prefixes = snapshot.prefixes(
+                GROUP_KIND, after=group_prefix(after) if after else b"", limit=limit
+            )
+            counts = {prefix[len(GROUP_KIND) :]: count for prefix, count in prefixes}
+            last = next(reversed(counts)) if len(counts) == limit else None
+            return GroupCounts(snapshot.commit, snapshot.lsn, counts, last)
+
+    def group_ends(self, groups: Iterable[bytes], passed_over: Container[int]) -> GroupTickets:
+        """The two ends of each group, without the tickets that are to be passed over."""
+        with self.store.snapshot() as snapshot:
+            found = GroupTickets(snapshot.commit, {})
+            for group in groups:
+                prefix = group_prefix(group)
+                ends = (
+                    _first_fit(_newest_first(snapshot, prefix), snapshot, group, passed_over),
+                    _first_fit(_oldest_first(snapshot, prefix), snapshot, group, passed_over),
+                )
+                found.ends[group] = [ticket for ticket in ends if ticket is not None]
+            return found
+
     def _load_one(
         self, snapshot: Snapshot, serial: int, has_body: bool, got: Read, *, in_lane: bool = False
     ) -> None:
@@ -204,7 +248,13 @@ class StoreReader:
             if options is not None and options.expires_ms is not None and ticket.fence == 0:
                 expiry_ms = ticket.first_due_ms + options.expires_ms
         return StoredAt(
-            ticket.state, ticket.due_ms, ticket.first_due_ms, lane_number, expiry_ms, in_lane
+            ticket.state,
+            ticket.due_ms,
+            ticket.first_due_ms,
+            lane_number,
+            expiry_ms,
+            in_lane,
+            ticket.group,
         )
 
 
@@ -212,6 +262,30 @@ def _serials(snapshot: Snapshot, prefix: bytes | None, before: int, limit: int) 
     if prefix is None:
         return snapshot.serials(before=before, limit=limit)
     return snapshot.page(prefix, before=before if before < 1 << 64 else None, limit=limit)
+
+
+def _newest_first(snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
+    before: int | None = None
+    while page := snapshot.page(prefix, limit=END_PAGE, before=before):
+        yield from page
+        before = page[-1]
+
+
+def _oldest_first(snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
+    after = -1
+    while page := snapshot.page(prefix, limit=END_PAGE, after=after):
+        yield from page
+        after = page[-1]
+
+
+def _first_fit(
+    serials: Iterable[int], snapshot: Snapshot, group: bytes, passed_over: Container[int]
+) -> Ticket | None:
+    for serial in serials:
+        ticket = None if serial in passed_over else _head(snapshot, serial)
+        if ticket is not None and ticket.group == group:
+            return ticket
+    return None
 
 
 def _unique(snapshot: Snapshot, name: bytes) -> UniqueRow | None:

@@ -140,5 +140,5 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
         due_ms=ticket.due_ms,
         first_due_ms=ticket.first_due_ms,
         expiry_ms=expiry_of(ticket) if ticket.state == PENDING else None,
-        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state)),
+        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )

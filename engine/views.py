@@ -12,6 +12,7 @@ __all__ = [
     "BreakerState",
     "BulkResult",
     "CancelOutcome",
+    "DeadGroup",
     "LimitState",
     "Page",
     "Progress",
@@ -113,6 +114,25 @@ class BulkResult:
     matched: int
     changed: int
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead tickets that died alike: of one task, with one type of error, and with messages that
+    differ in numbers, ids and quoted parts alone.
+
+    `sample` is the message of the one that died last, as far as is known: of those in a shard the
+    first and the last to be submitted are looked at, which also give `first_at` and `last_at`.
+    Where there is no error (the process died), `error_type` is empty and `sample` is the reason.
+    """
+
+    key: str
+    task: str
+    error_type: str
+    sample: str
+    count: int
+    first_at: datetime
+    last_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

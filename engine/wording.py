@@ -11,6 +11,7 @@ __all__ = [
     "closest",
     "count_text",
     "shown",
+    "shown_error",
     "span_text",
 ]
 
@@ -77,3 +78,13 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}, whose repr() raised {type(error).__name__}>"
     text = text.replace("\n", " ")
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def shown_error(error: BaseException) -> str:
+    """One line about an error: its type and text, and never an exception."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text cannot be shown"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import UniqueRow
+from parkade.shard.grouping import group_of_dead
 from parkade.shard.history import AttemptRow, outcome_of_buried
 from parkade.shard.lanes import IN_HAND, Lanes
 from parkade.shard.memory import Memory
@@ -173,7 +174,7 @@ class Applying:
             ticket.attempts = 0
         ticket.deaths = 0
         ticket.is_ambiguous = False
-        ticket.why = None
+        ticket.why = ticket.group = None
         ticket.finished_ms = 0
         ticket.first_due_ms = record.due_ms
         if record.payload is not None:
@@ -262,6 +263,7 @@ class Applying:
                 ticket.is_suspect = False
             ticket.deaths += record.deaths
             ticket.why = record.why
+            ticket.group = group_of_dead(ticket)
             self._end(ticket, record.at_ms)
             self.memory.drop_payload(ticket.serial)
             self._bear(record.born)
@@ -292,6 +294,7 @@ class Applying:
         ticket = self._turn(record, None)
         if ticket is not None:
             ticket.is_ambiguous = False
+            ticket.group = None
             ticket.why = record.note or None
             self._end(ticket, record.at_ms)
             self.memory.set_body(ticket.serial, record.result)

@@ -70,6 +70,7 @@ class Revive(Command, frozen=True):
     keep_attempts: bool = False
     payload: bytes | None = None
     accept_ambiguous: bool = False
+    dues_ms: list[int] | None = None  # of each serial, in place of `due_ms`
 
 
 class Drop(Command, frozen=True):

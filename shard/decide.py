@@ -173,9 +173,12 @@ def decide_reschedule(view: View, command: Reschedule, now_ms: int) -> Verdict:
 
 
 def decide_revive(view: View, command: Revive, now_ms: int, settled_ms: int) -> Verdict:
-    due_ms = due_after(command.due_ms, 0)
+    serials = command.serials
+    dues_ms = command.dues_ms or [command.due_ms] * len(serials)
+    # The first place of a serial that is named twice counts.
+    due_of = dict(zip(reversed(serials), reversed(dues_ms), strict=True))
     taken: set[bytes] = set()
-    for serial, ticket in _each(view, command.serials):
+    for serial, ticket in _each(view, serials):
         if ticket is None:
             view.refuse("unknown", serial)
         elif ticket.state != DEAD:
@@ -185,6 +188,7 @@ def decide_revive(view: View, command: Revive, now_ms: int, settled_ms: int) -> 
         elif not _takes_name_again(view, ticket, settled_ms, taken):
             continue
         else:
+            due_ms = due_after(due_of[serial], 0)
             record = Revived(serial, now_ms, due_ms, command.keep_attempts, command.payload)
             view.accept(record, Answer("revived", serial, ticket.part))
     return view.verdict()

@@ -65,6 +65,7 @@ class Ticket(msgspec.Struct, array_like=True, gc=False):
     why: str | None = None  # a dead ticket's reason, a cancelled one's
     error: ErrorText | None = None
     cancel_reason: str | None = None  # asked of the running attempt
+    group: bytes | None = None  # of a dead ticket: those that died alike (`shard/grouping.py`)
 
     @property
     def target(self) -> str | None:
@@ -93,6 +94,7 @@ class StoredAt(NamedTuple):
     expiry_ms: int = 0  # where its marked extra entry of the agenda is; 0: none
     # Its entry is a row of `lanes`, not of the agenda; None: not known.
     in_lane: bool | None = False
+    group: bytes | None = None  # in whose index it stands
 
 
 class TicketId(NamedTuple):

@@ -172,6 +172,20 @@ class Snapshot:
         back = zip(range(limit), cursor.iterprev_dup(), strict=False)
         return [int.from_bytes(serial, "big") for _, serial in back]
 
+    def prefixes(self, kind: bytes, *, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """(prefix, how many serials it has) of the index prefixes that begin with `kind`, in their
+        order, from past `after`. Counts nothing: each prefix costs the same, whatever it has."""
+        found: list[tuple[bytes, int]] = []
+        cursor = self.transaction.cursor(self.tables.indexes)
+        is_there = cursor.set_range(after + b"\0" if after else kind)
+        while is_there and len(found) < limit:
+            prefix = bytes(cursor.key())
+            if not prefix.startswith(kind):
+                break
+            found.append((prefix, cursor.count()))
+            is_there = cursor.next_nodup()
+        return found
+
     def serials(self, *, before: int, limit: int) -> list[int]:
         """Of all tickets there are: newest first, from below `before`."""
         cursor = self.transaction.cursor(self.tables.heads)

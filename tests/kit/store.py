@@ -114,6 +114,7 @@ def stored_at(
         number,
         expiry_ms or 0,
         in_lane,
+        ticket.group,
     )
 
 

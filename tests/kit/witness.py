@@ -124,7 +124,7 @@ def _facts(serial: int, head: bytes) -> HeadFacts:
         due_ms=ticket.due_ms,
         first_due_ms=ticket.first_due_ms,
         expiry_ms=expiry_of(ticket) if is_pending else None,
-        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state)),
+        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )
 
 

@@ -16,6 +16,7 @@ from parkade import (
     ConfigError,
     Engine,
     Fail,
+    NotDead,
     PayloadError,
     Task,
     TicketFailed,
@@ -138,7 +139,7 @@ def test_dropping_is_for_ever_and_frees_the_name(tmp_path: Path) -> None:
 def test_a_task_with_many_dead_is_revived_page_by_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parkade.dead.BULK_PAGE", 7)
+    monkeypatch.setattr("parkade.dead_bulk.BULK_PAGE", 7)
     with make(tmp_path / "data") as engine:
         work = office(engine, [])
         die(work, *["fail"] * 40)
@@ -148,13 +149,21 @@ def test_a_task_with_many_dead_is_revived_page_by_page(
         assert (stats.dead, stats.scheduled) == (0, 40)
 
 
-def test_ids_or_a_task_and_never_both(tmp_path: Path) -> None:
+def test_ids_or_a_group_or_a_task_and_never_two(tmp_path: Path) -> None:
+    key = "0" * 16
+    mixed: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+        ((), {}),
+        (("x",), {"task": "work"}),
+        (("x",), {"group": key}),
+        ((), {"task": "work", "group": key}),
+    ]
     with make(tmp_path / "data", run=False) as engine:
         for call in (engine.dead.revive, engine.dead.drop):
-            with pytest.raises(ConfigError, match="give ids, or task="):
-                call()
-            with pytest.raises(ConfigError, match="not both"):
-                call("x", task="work")
+            for ids, given in mixed:
+                with pytest.raises(ConfigError, match="give ids, or group=, or task=: one of them"):
+                    call(*ids, **given)
+            with pytest.raises(ConfigError, match=r"use the \.key of a group"):
+                call(group="g1")
 
 
 def test_coroutines_revive_like_threads_do(tmp_path: Path) -> None:
@@ -178,11 +187,14 @@ def test_a_person_resolves_what_may_have_happened(tmp_path: Path) -> None:
     with make(tmp_path / "data", durability="process") as engine:
         work = office(engine, [])
         (ticket_id,) = die(work, "ambiguous")
-        assert engine.dead.resolve(ticket_id, "paid by hand")
+        engine.dead.resolve(ticket_id, "paid by hand", note="asked the bank")
         assert work.ticket(ticket_id).result("20s") == "paid by hand"
         info = work.ticket(ticket_id).info()
         assert (info.state, info.dead_reason, info.maybe_applied) == ("done", None, True)
-        assert not engine.dead.resolve(ticket_id, "again"), "it is not dead any more"
+        assert "asked the bank" in work.ticket(ticket_id).why().text
+        with pytest.raises(NotDead, match=r"is done, not dead.*PK-407") as caught:
+            engine.dead.resolve(ticket_id, "again")
+        assert (caught.value.ticket_id, caught.value.state) == (ticket_id, "done")
         assert engine.dead.count() == 0
         assert recount(engine) == engine.stats().by_task
     with make(tmp_path / "data", durability="process", run=False) as engine:
@@ -219,7 +231,7 @@ def test_what_a_resolution_writes_is_reckoned_before_it_is_decided(
     with make(tmp_path / "data", durability="process") as engine:
         (ticket_id,) = die(office(engine, []), "ambiguous")
         monkeypatch.setattr(Inbox, "enter", entered)
-        assert engine.dead.resolve(ticket_id, "x" * 100_000)
+        engine.dead.resolve(ticket_id, "x" * 100_000)
     assert len(sizes) == 1 and sizes[0] > 100_000
 
 
@@ -234,7 +246,7 @@ def test_coroutines_find_resolve_and_drop_like_threads_do(tmp_path: Path) -> Non
                 with pytest.raises(TicketFailed):
                     await ticket
             assert [info.id for info in await engine.dead.afind(reason="failed")] == [other.id]
-            assert await engine.dead.aresolve(one.id, "so it was")
+            await engine.dead.aresolve(one.id, "so it was")
             assert await one == "so it was"
             assert (await engine.dead.adrop(other.id)).changed == 1
             assert not (await engine.dead.afind()).items
@@ -249,6 +261,7 @@ def test_a_blocking_call_on_a_loop_names_the_call_to_await(tmp_path: Path) -> No
         (lambda: engine.dead.revive("x"), "engine.dead.arevive"),
         (lambda: engine.dead.resolve("x"), "engine.dead.aresolve"),
         (lambda: engine.dead.drop("x"), "engine.dead.adrop"),
+        (lambda: engine.dead.groups(), "engine.dead.agroups"),
         (lambda: engine.find(), "engine.afind"),
         (lambda: engine.stop(), "engine.astop"),
     ]

@@ -24,6 +24,7 @@ from parkade.errors import (
     MissingExtra,
     NaiveDatetime,
     NoAttempt,
+    NotDead,
     ParkadeError,
     PartialSubmit,
     PayloadError,
@@ -141,6 +142,7 @@ EXAMPLES: tuple[ParkadeError, ...] = (
     ),
     ResultGone(ID, finished="2026-11-02"),
     UnknownTicket(ID),
+    NotDead(ID, call="engine.dead.resolve", state="done"),
     WorkflowChanged(
         "onboarding",
         ticket_id=ID,
