@@ -15,7 +15,7 @@ from parkade.shard.keys import OpenGate
 from parkade.shard.lanes import ASIDE, IN_HAND, RANK_MAX, SERIAL_BITS, SPILLED, WINDOW, Lane
 from parkade.shard.memory import UNREAD
 from parkade.shard.retry import expiry_of
-from parkade.shard.states import PENDING, RUNNING
+from parkade.shard.states import DEAD, PENDING, RUNNING
 from parkade.shard.ticket import Ticket
 from parkade.shard.unique import unique_name_of
 
@@ -72,7 +72,8 @@ def _check_generations(core: Shard) -> None:
                 assert memory.hot.get(serial) is ticket, ("clean but in flight", serial)
             elif ticket is not None:
                 assert memory.dirty.tickets[serial] is not ticket, ("never the same", serial)
-    for serial in memory.hot:
+    for serial, ticket in memory.hot.items():
+        assert ticket.group is None or ticket.state == DEAD, ("only the dead are in groups", ticket)
         assert not memory.is_clean(serial) or serial in memory.stored_at, ("clean: stored", serial)
     for serial in memory.stored_at:
         known = serial in memory.hot or memory.is_gone(serial)
