@@ -114,7 +114,7 @@ class _Task:
     __slots__ = ("hold", "kind", "listed", "plan", "queues")
 
     def __init__(self, kind: str, plan: Plan) -> None:
-        self.kind = kind  # empty: there is no handler
+        self.kind = kind  # empty: there is no handler, or no place for it
         self.plan = plan
         self.queues: Ranking[_Queue] = Ranking()
         self.hold: Hold | None = None
@@ -389,6 +389,8 @@ class Admission:
             task = self._tasks.get(plan.task)
             if task is None:
                 kind = self._handlers.kinds().get(task_name, "")
+                if kind not in self.places:
+                    kind = ""  # no place will ever be free: held like what has no handler
                 task = self._tasks[plan.task] = _Task(kind, plan)
             queue = self._queues[task_name, target] = _Queue((task_name, target), task, plan)
         return queue
@@ -514,6 +516,8 @@ class Admission:
         kind = self._handlers.kinds().get(ticket.task)
         if kind is None:
             return [Hold("handler", ticket.task)]
+        if kind not in self.places:
+            return [Hold("place", kind)]
         found: list[Hold] = []
         owner = self._owners.get(shard)
         if owner is not None:

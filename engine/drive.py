@@ -8,7 +8,7 @@ caller's thread, so that a test is over when nothing more can happen (docs/testi
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parkade.clock import Clock
 from parkade.executor import Executor
@@ -49,6 +49,7 @@ class Drive:
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
+        **of_processes: Any,
     ) -> Executor:
         """What runs handlers; the arguments are those of `Executor`."""
         return Executor(
@@ -57,6 +58,7 @@ class Drive:
             clock=clock,
             entropy=entropy,
             result_bytes_max=result_bytes_max,
+            **of_processes,
         )
 
     def start(self, runtime: "Runtime") -> None:

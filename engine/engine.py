@@ -59,11 +59,12 @@ class Engine(Looking):
 
     `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
     loss, "process" survives kill -9, "memory" survives nothing (tests). `threads` and
-    `async_limit`: how many plain and async handlers run at a time. `keep_done`: how long ended
-    tickets are kept. `max_ready`: when so many tickets are ready, a submit of one that is due
-    raises `Backpressure`, or waits (`when_full="wait"`; never in a handler). `max_payload`: bytes
-    of one payload or result. `lock_wait`: how long to wait for a process that is leaving the
-    directory. `run=False` opens for submitting only.
+    `async_limit`: how many plain and async handlers run at a time; `processes`: how many of those
+    with `where="process"`. `keep_done`: how long ended tickets are kept. `max_ready`: when so many
+    tickets are ready, a submit of one that is due raises `Backpressure`, or waits
+    (`when_full="wait"`; never in a handler). `max_payload`: bytes of one payload or result.
+    `lock_wait`: how long to wait for a process that is leaving the directory. `run=False` opens for
+    submitting only.
 
     Raises `ConfigError` for options that cannot be right; opening raises `EngineInUse`,
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
@@ -77,6 +78,7 @@ class Engine(Looking):
         durability: Literal["disk", "process", "memory"] = "disk",
         threads: int = 32,
         async_limit: int = 1000,
+        processes: int = 0,
         keep_done: Duration | None = "24h",
         max_ready: int | None = None,
         when_full: Literal["error", "wait"] = "error",
@@ -117,6 +119,7 @@ class Engine(Looking):
             max_payload=check_count("Engine", "max_payload", max_payload),
             keep_done_ms=keep_ms,
             has_attempts=run,
+            processes=check_count("Engine", "processes", processes, least=0),
             max_ready=None if max_ready is None else check_count("Engine", "max_ready", max_ready),
             when_full=when_full,
         )
@@ -349,8 +352,8 @@ class Engine(Looking):
 
 
 _OPTIONS = (
-    "shards", "durability", "threads", "async_limit", "keep_done", "max_ready", "when_full",
-    "max_payload", "lock_wait", "default_retry", "clock", "run", "include",
+    "shards", "durability", "threads", "async_limit", "processes", "keep_done", "max_ready",
+    "when_full", "max_payload", "lock_wait", "default_retry", "clock", "run", "include",
 )  # fmt: skip
 
 

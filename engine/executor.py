@@ -1,9 +1,9 @@
-"""Runs attempts: plain functions in threads, coroutines on an event loop.
+"""Runs attempts: plain functions in threads or processes, coroutines on an event loop.
 
 The core thread gives jobs and hears outcomes, in batches, from whichever thread has them. It never
 waits here, and nothing that a handler does reaches it: not what it raises, not that it never ends.
-Which place makes an attempt is told here; how, in `parkade.threaded` and `parkade.looped`; and what
-is common to all of them in `parkade.runs`.
+Which place makes an attempt is told here; how, in `parkade.threaded`, `parkade.looped` and
+`parkade.process_pool`; and what is common to all of them in `parkade.runs`.
 """
 
 import asyncio
@@ -15,23 +15,28 @@ from typing import Any, Literal, TypeAlias
 from parkade.clock import Clock
 from parkade.job import Job
 from parkade.looped import LoopedPlace
+from parkade.policies import StoredRetry
+from parkade.process_pool import ProcessPool
 from parkade.runs import Place, Run, Runs
 from parkade.settling import Settler
 from parkade.shard.commands import Outcome
+from parkade.store.lock import Child
 from parkade.tasks import Task
 from parkade.threaded import ThreadedPlace
 from parkade.threads import ThreadPool
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "PlaceKind"]
 
-PlaceKind: TypeAlias = Literal["thread", "loop"]
+PlaceKind: TypeAlias = Literal["thread", "loop", "process"]
 
 
 class Executor:
     """Runs jobs and hands their outcomes to `deliver`, which is called from any thread.
 
-    `thread_count` bounds the threads for plain functions; they are started as they are needed.
-    `entropy` gives random integers >= 0 for waits. A result may have `result_bytes_max`.
+    `thread_count` bounds the threads for plain functions, `process_count` the processes; they are
+    started as they are needed. `entropy` gives random integers >= 0 for waits. A result may have
+    `result_bytes_max`. `note_children` hears of the processes there are, whenever that changes,
+    before a new one has anything to do. `default_retry`: see `ProcessPool`.
     """
 
     def __init__(
@@ -42,6 +47,9 @@ class Executor:
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
+        process_count: int = 0,
+        note_children: Callable[[tuple[Child, ...]], None] = lambda _: None,
+        default_retry: StoredRetry | None = None,
     ) -> None:
         self._clock = clock
         settler = self._make_settler(
@@ -49,9 +57,18 @@ class Executor:
         )
         self.runs = Runs(deliver=deliver, clock=clock, settler=settler)
         self.loops = LoopedPlace(self.runs, clock)
+        self.processes = ProcessPool(
+            process_count,
+            self.runs,
+            clock=clock,
+            result_bytes_max=result_bytes_max,
+            note_children=note_children,
+            default_retry=default_retry,
+        )
         self._places: dict[PlaceKind, Place] = {
             "thread": self._make_threads(thread_count),
             "loop": self.loops,
+            "process": self.processes,
         }
 
     def _make_settler(self, **given: Any) -> Settler:
@@ -63,6 +80,8 @@ class Executor:
     def kind_of(self, task: Task[..., Any]) -> PlaceKind:
         """Where the attempts of a task run."""
         where = task.where
+        if where == "process":
+            return "process"
         is_on_loop = task.handler.is_async if where == "auto" else where == "loop"
         return "loop" if is_on_loop else "thread"
 
@@ -127,7 +146,13 @@ class Executor:
 
     def close(self) -> None:
         """Begin nothing more. Waits for nobody: a handler that does not end keeps its daemon
-        thread, and the outcome of what `running` still lists goes nowhere."""
+        thread, a process is asked to end and then killed, and the outcome of what `running` still
+        lists goes nowhere."""
         self.runs.close()
         for place in self._places.values():
             place.close()
+
+    def join(self) -> None:
+        """After `close`: returns when no child process is left, which may take the grace that they
+        have to end."""
+        self.processes.join()

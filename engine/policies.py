@@ -255,6 +255,10 @@ class RetryPolicy:
                     f"{call}(retry=RetryPolicy({name}=...)): a ticket stores numbers only "
                     f"(attempts, waits, max_elapsed). Give {name}= to the task's own retry="
                 )
+        return self.numbers()
+
+    def numbers(self) -> StoredRetry:
+        """The numbers alone, whatever code there is beside them."""
         attempts = -1 if self.max_attempts is None else self.max_attempts
         jitter = JITTERS.index(self.backoff.jitter)
         return StoredRetry(attempts, self._waits(), self.max_elapsed_ms, jitter)

@@ -59,8 +59,8 @@ class RuntimeOptions:
 
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "keep_done_ms", "make_drive", "max_payload", "max_ready", "open_store", "sizing", "threads",
-        "when_full",
+        "keep_done_ms", "make_drive", "max_payload", "max_ready", "open_store", "processes",
+        "sizing", "threads", "when_full",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class RuntimeOptions:
         max_payload: int,
         keep_done_ms: int | None,
         has_attempts: bool,
+        processes: int = 0,
         max_ready: int | None = None,
         when_full: str = "error",
         disk: Disk | None = None,
@@ -88,6 +89,7 @@ class RuntimeOptions:
         self.max_payload = max_payload
         self.keep_done_ms = keep_done_ms
         self.has_attempts = has_attempts
+        self.processes = processes
         self.max_ready = max_ready
         self.when_full = when_full
         self.disk: Disk = disk or RealDisk()
@@ -217,6 +219,9 @@ class Runtime:
             clock=self.clock,
             entropy=self.entropy,
             result_bytes_max=options.max_payload,
+            process_count=options.processes,
+            note_children=self.directory.lock.set_children,
+            default_retry=options.default_retry.numbers(),
         )
         make_io = self.drive.make_io
         self._house_io = make_io("parkade-house", self.host.post)
@@ -229,6 +234,8 @@ class Runtime:
         ]
         self.host.shards = self.shards
         places = {"thread": options.threads, "loop": options.async_limit}
+        if options.processes:
+            places["process"] = options.processes
         state = self.house.state
         guards = Guards(
             self.tasks, mono, pauses=state.pauses, breakers=state.breakers, overrides=state.limits
@@ -438,6 +445,8 @@ class Runtime:
                     is_clean = False
             return self._close_house(is_clean=is_clean) and is_clean
         finally:
+            # The next owner may start what these were given: at most one attempt is alive.
+            self.executor.join()
             self.directory.release()
 
     def _close_house(self, *, is_clean: bool) -> bool:

@@ -58,6 +58,7 @@ _WORDS = {
     "ambiguous": "may or may not have done it",
     "timeout": "took too long",
     "lease": "was lost",
+    "lost": "was lost with its process",
     "bad_payload": "could not begin: its payload does not fit the handler",
     "result_lost": "did its work, and the result cannot be kept",
     "snooze": "snoozed",
@@ -95,7 +96,7 @@ class Settler:
             outcome = self._unkept(job, value, error)
         else:
             outcome = Outcome(job.serial, job.fence, "done", result)
-        self._tell(job, outcome, ran_ms)
+        self.tell(job, outcome, ran_ms)
         return outcome
 
     def raised(self, job: "Job", attempt: Attempt, error: BaseException, ran_ms: int) -> Outcome:
@@ -105,7 +106,7 @@ class Settler:
             outcome = self._classified(job, attempt, error, text)
         except BaseException as second:
             outcome = self._broken_policy(job, second, text)
-        self._tell(job, outcome, ran_ms)
+        self.tell(job, outcome, ran_ms)
         return outcome
 
     def overran(
@@ -125,30 +126,35 @@ class Settler:
         """Nobody will hear of the attempt again, and it had begun."""
         return self._unknown(job, "lease", ErrorText("AttemptLost", why))
 
+    def died(self, job: "Job", why: str) -> Outcome:
+        """The process of the attempt is dead, and its handler had begun."""
+        return self._unknown(job, "lost", ErrorText("AttemptLost", why))
+
     def given_back(self, job: "Job", why: str) -> Outcome:
         """The attempt never began, for a reason that is not the ticket's."""
         wait_ms = self._safe_wait_ms(job)
         outcome = self._outcome(job, "released", wait_ms=wait_ms, reason=why, has_begun=False)
-        self._tell(job, outcome, 0)
+        self.tell(job, outcome, 0)
         return outcome
 
     def withdrawn(self, job: "Job", reason: str, *, is_for_good: bool) -> Outcome:
         """The attempt was cancelled before the handler began."""
         kind = "cancelled" if is_for_good else "released"
         outcome = self._outcome(job, kind, reason=reason, has_begun=False)
-        self._tell(job, outcome, 0)
+        self.tell(job, outcome, 0)
         return outcome
 
     def unreadable(self, job: "Job", error: BaseException) -> Outcome:
         """The payload does not fit the handler, which was not called."""
         outcome = self._outcome(job, "bad_payload", error=describe(error), has_begun=False)
-        self._tell(job, outcome, 0)
+        self.tell(job, outcome, 0)
         return outcome
 
-    def not_run(self, job: "Job", error: BaseException) -> Outcome:
-        """The attempt could not be run here: no thread, no loop. It is tried again."""
-        outcome = self._transient(job, describe(error), self._safe_wait_ms(job), has_begun=False)
-        self._tell(job, outcome, 0)
+    def not_run(self, job: "Job", error: BaseException | ErrorText) -> Outcome:
+        """The attempt could not be run here: no thread, no loop, no process. It is tried again."""
+        text = error if isinstance(error, ErrorText) else describe(error)
+        outcome = self._transient(job, text, self._safe_wait_ms(job), has_begun=False)
+        self.tell(job, outcome, 0)
         return outcome
 
     def untold(self, job: "Job", error: BaseException) -> Outcome:
@@ -232,7 +238,7 @@ class Settler:
     ) -> Outcome:
         wait_ms = self._safe_wait_ms(job)
         outcome = self._transient(job, text, wait_ms, kind=kind, strikes=strikes)
-        self._tell(job, outcome, ran_ms)
+        self.tell(job, outcome, ran_ms)
         return outcome
 
     def _transient(
@@ -292,7 +298,7 @@ class Settler:
 
     # -------------------------------------------------------------------------------- telling
 
-    def _tell(self, job: "Job", outcome: Outcome, ran_ms: int) -> None:
+    def tell(self, job: "Job", outcome: Outcome, ran_ms: int) -> None:
         """One log line; the level ERROR is left to whoever buries the ticket."""
         level = _LEVELS.get(outcome.kind, logging.WARNING)
         try:

@@ -7,6 +7,7 @@ itself: it checks, encodes and hands over.
 """
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
@@ -34,6 +35,7 @@ from parkade.handlers import Handler
 from parkade.options import NO_OPTIONS, SubmitOptions, TaskSettings, read_options, read_settings
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import DEFAULT_POLICY, Breaker, Limit, RetryPolicy, StoredRetry
+from parkade.reachable import check_reachable
 from parkade.store.record import Options
 from parkade.wording import shown
 
@@ -41,7 +43,16 @@ if TYPE_CHECKING:
     from parkade.attempt import Attempt
     from parkade.ticket import Ticket
 
-__all__ = ["AsyncTask", "Call", "Submitter", "SyncTask", "Task", "TaskDecorator", "Tasks"]
+__all__ = [
+    "AsyncTask",
+    "Call",
+    "Submitter",
+    "SyncTask",
+    "Task",
+    "TaskDecorator",
+    "Tasks",
+    "registries",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +98,7 @@ class Task(Generic[P, R]):
         self._registry = registry
         self._options = options
         self._stored = definition.stored(options)
+        self.registered_in = ""  # the module that did it, where another process must find it
         wrapper: Any = self
         functools.update_wrapper(wrapper, self._fn)
 
@@ -173,6 +185,11 @@ class Task(Generic[P, R]):
     def handler(self) -> Handler:
         """The function, and what is known of it."""
         return self.definition.handler
+
+    @property
+    def registry(self) -> "Tasks":
+        """Where it was registered first."""
+        return self._registry
 
     @property
     def settings(self) -> TaskSettings:
@@ -294,6 +311,7 @@ class Tasks:
         self._owner: weakref.ref[Any] | None = None
         self._default_policy: RetryPolicy | None = None
         self.version = 0  # changes with every registration
+        _registries.add(self)
 
     @property
     def default_policy(self) -> RetryPolicy:
@@ -435,6 +453,9 @@ class Tasks:
         _check_where(call, handler, settings.where)
         _check_supported(call, settings, given)
         task: Task[..., Any] = kind(definition, self)
+        if settings.where == "process":
+            check_reachable(handler)
+            task.registered_in = _module_of_caller()
         self._check_free(task)
         self._add(task)
         return task
@@ -486,9 +507,24 @@ def _check_supported(call: str, settings: TaskSettings, given: Mapping[str, Any]
     asked = {
         "lease": settings.lease_ms is not None,
         "keep": settings.keep_ms is not None,
-        "where": settings.where == "process",
     }
     for name, is_asked in asked.items():
         if is_asked:
             advice = "this version does not have it yet; leave it out"
             raise ConfigError.option(call, name, given[name], advice)
+
+
+_registries: "weakref.WeakSet[Tasks]" = weakref.WeakSet()
+
+
+def registries() -> "list[Tasks]":
+    """Every registry of this process that is still in use, engines among them."""
+    return list(_registries)
+
+
+def _module_of_caller() -> str:
+    """The name of the module outside of this one that a decorator was used in."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Facts", "Told", "explain", "gather", "held_text"]
 
-_PLACES = {"thread": "threads", "loop": "places on the event loop"}
+_PLACES = {"thread": "threads", "loop": "places on the event loop", "process": "processes"}
 
 
 class Told(NamedTuple):
@@ -204,6 +204,8 @@ def _words(told: Told, now_ms: int, salt: int) -> str:
             if told.holder is None:
                 return f'its key "{hold.name}" is taken'
             return f"ticket {format_id(*told.holder, salt)} has its key"
+        case "place" if not told.text:
+            return "its task runs in a process, and this engine has none: Engine(processes=...)"
         case "place":
             return f"all {told.text} {_PLACES.get(hold.name, hold.name)} are in use"
         case "suspect":

@@ -12,12 +12,13 @@ from typing import Any
 
 from parkade.attempt import Attempt
 from parkade.clock import Clock
-from parkade.executor import Executor
+from parkade.executor import Executor, PlaceKind
 from parkade.job import Job
 from parkade.runs import Run
 from parkade.settling import Settler
 from parkade.shard.commands import Outcome
 from parkade.store.record import ErrorText
+from parkade.tasks import Task
 from parkade.testing.report import Killed, Raised
 from parkade.threaded import ThreadedPlace
 from parkade.threads import ThreadPool
@@ -83,6 +84,11 @@ class InlineExecutor(Executor):
 
     def _make_threads(self, count: int) -> ThreadedPlace:
         return ThreadedPlace(self.runs, _Here)
+
+    def kind_of(self, task: Task[..., Any]) -> PlaceKind:
+        """What is meant for a process runs here too, like all plain functions."""
+        kind = super().kind_of(task)
+        return "thread" if kind == "process" else kind
 
     def start(self, jobs: Sequence[Job]) -> None:
         self._jobs.extend(jobs)

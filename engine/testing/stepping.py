@@ -103,6 +103,8 @@ class SteppedDrive(Drive):
         return _CountingIO(name, post, self._records)
 
     def make_executor(self, *, thread_count: int, **given: Any) -> InlineExecutor:
+        for name in ("process_count", "note_children", "default_retry"):
+            given.pop(name, None)
         self.executor = InlineExecutor(**given)
         return self.executor
 

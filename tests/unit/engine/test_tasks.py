@@ -366,7 +366,6 @@ def test_plain_arguments_are_encoded_once_and_not_read_back(
     [
         {"lease": "1m"},
         {"keep": "1h"},
-        {"where": "process"},
     ],
     ids=lambda options: next(iter(options)),
 )

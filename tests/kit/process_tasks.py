@@ -1,0 +1,101 @@
+"""Tasks for child processes, which import them from here: `declare` registers them elsewhere too.
+
+A child says what it does through named pipes (FIFOs) in the directory that it is given: whoever
+opens one for reading waits until the child opens it for writing.
+"""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from parkade import Attempt, Fail, Tasks
+
+__all__ = ["tasks"]
+
+tasks = Tasks()
+
+
+@tasks.task(where="process")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@tasks.task(where="process")
+def who(attempt: Attempt) -> tuple[int, int, str]:
+    return os.getpid(), attempt.number, attempt.ticket_id
+
+
+@tasks.task(where="process", retry=1)
+def break_down(word: str) -> None:
+    raise ValueError(f"no {word} here")
+
+
+@tasks.task(where="process", retry=1)
+def give_up() -> None:
+    raise Fail("never", order=7)
+
+
+@tasks.task(where="process", retry=1)
+def large(size: int) -> bytes:
+    return bytes(size)
+
+
+@tasks.task(where="process", retry=1)
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+@tasks.task(where="process", retry=1)
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@tasks.task(where="process", retry=1)
+def hang(came: str, is_deaf: bool = False) -> None:
+    if is_deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say(came, os.getpid())
+    threading.Event().wait()
+
+
+@tasks.task(where="process", retry=1)
+def look(attempt: Attempt, came: str) -> str:
+    say(came, os.getpid())
+    pause = threading.Event()
+    while not attempt.cancelled:
+        pause.wait(0.005)
+    reason = attempt.cancel_reason
+    attempt.raise_if_cancelled()
+    return str(reason)
+
+
+@tasks.task(where="process", retry=1)
+def babble() -> None:
+    """Says what is no message, on every descriptor that may be the owner's."""
+    for fd in range(3, 64):
+        try:
+            os.write(fd, b"\xff" * 64)
+        except OSError:
+            continue
+    threading.Event().wait()
+
+
+@tasks.task(where="process", retry=1)
+def surroundings() -> dict[str, object]:
+    fds = [int(name) for name in os.listdir("/dev/fd")]
+    return {
+        "argv": list(sys.argv),
+        "path": list(sys.path),
+        "sigint": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        "fds": len(fds),
+        "thread": threading.current_thread() is threading.main_thread(),
+    }
+
+
+def say(fifo: str, number: int) -> None:
+    Path(fifo).write_text(f"{number}\n", encoding="utf-8")
+
+
+def not_decorated() -> None: ...
