@@ -93,31 +93,23 @@ class Engine(Looking):
         super().__init__()
         for name in unknown:
             raise ConfigError.unknown_option("Engine", name, _OPTIONS)
-        if shards is not None:
-            check_count("Engine", "shards", shards)
-            if shards > SHARDS_MAX:
-                raise ConfigError.option("Engine", "shards", shards, f"use 1 to {SHARDS_MAX}")
+        _check_shards(shards)
         _check_durability(durability)
         check_choice("Engine", "when_full", when_full, ("error", "wait"))
         self.path: str = os.path.abspath(os.fspath(path))
         self._clock: Clock = SystemClock() if clock is None else clock
         self._shards = shards
         self._lock_wait_ms = parse_duration_ms(lock_wait, what="Engine(lock_wait)")
-        policy = (
-            RetryPolicy()
-            if default_retry is _AUTO
-            else as_policy(default_retry, call="Engine", name="default_retry")
-        )
-        keep_ms = None
-        if keep_done is not None:
-            keep_ms = parse_duration_ms(keep_done, what="Engine(keep_done)")
+        policy = RetryPolicy()
+        if default_retry is not _AUTO:
+            policy = as_policy(default_retry, call="Engine", name="default_retry")
         self._options = RuntimeOptions(
             durability=durability,
             threads=check_count("Engine", "threads", threads),
             async_limit=check_count("Engine", "async_limit", async_limit),
             default_retry=policy,
             max_payload=check_count("Engine", "max_payload", max_payload),
-            keep_done_ms=keep_ms,
+            keep_done_ms=_span_ms("keep_done", keep_done),
             has_attempts=run,
             processes=check_count("Engine", "processes", processes, least=0),
             max_ready=None if max_ready is None else check_count("Engine", "max_ready", max_ready),
@@ -366,6 +358,15 @@ def _stop_open_engines() -> None:
     for engine in list(_open_engines):
         with contextlib.suppress(ForkedEngine):
             engine.stop()
+
+
+def _check_shards(shards: int | None) -> None:
+    if shards is not None and check_count("Engine", "shards", shards) > SHARDS_MAX:
+        raise ConfigError.option("Engine", "shards", shards, f"use 1 to {SHARDS_MAX}")
+
+
+def _span_ms(name: str, span: Duration | None) -> int | None:
+    return None if span is None else parse_duration_ms(span, what=f"Engine({name})")
 
 
 def _check_durability(durability: str) -> None:

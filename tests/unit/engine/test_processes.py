@@ -11,7 +11,7 @@ import pytest
 from kit import process_tasks as work
 from kit.children import Fifo, engine_with, error_of, pool_of, quick_to_kill, wait_gone
 from kit.engines import PATIENCE_S, make, runtime_of, when
-from parkade import ConfigError, Engine, Tasks, TicketCancelled
+from parkade import ConfigError, Engine, Tasks
 from parkade.testing import TestEngine
 
 
@@ -123,7 +123,7 @@ def test_a_child_dies_at_its_timeout_before_its_ticket_is_settled(
 def test_a_child_is_named_in_the_lock_while_it_lives(tmp_path: Path) -> None:
     with engine_with(tmp_path / "data") as engine:
         lock = runtime_of(engine).directory.lock
-        assert lock.owner.children == ()
+        assert not lock.owner.children
         pid, _, _ = engine.submit(work.who).result(timeout=PATIENCE_S)
         [child] = lock.owner.children
         assert child.pid == pid and child.started
