@@ -105,7 +105,10 @@ class Model:
             entry.first_due_ms = due_ms
         return "rescheduled"
 
-    def revive(self, serial: int, due_ms: int, accept: bool, keep: bool, settled_ms: int) -> str:
+    def revive(
+        self, serial: int, due_ms: int, accept: bool, keep: bool, settled_ms: int,
+        payload: bytes | None = None,
+    ) -> str:  # fmt: skip
         entry = self.tickets.get(serial)
         if entry is None:
             return "unknown"
@@ -123,6 +126,7 @@ class Model:
         if not keep:
             entry.attempts = 0
         entry.state, entry.due_ms, entry.first_due_ms = PENDING, due_ms, due_ms
+        entry.body = entry.body if payload is None else payload
         entry.deaths, entry.is_ambiguous, entry.why = 0, False, None
         return "revived"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kit.witness import StoreImage, Witness, fields_of
-from parkade.asks import Ask, Inquiry, PageOf
+from parkade.asks import Ask, GroupEnds, GroupsOf, Inquiry, PageOf, ShardGroups
 from parkade.policies import RetryPolicy
 from parkade.shard.commands import Command, Loaded, Verdict
 from parkade.shard.ticket import Ticket
@@ -50,11 +50,15 @@ class Watched(ShardHost):
             self.witness.applied(self.core, verdict.records, self.image_of())
 
     def hold(self, ask: Ask, value: Any) -> None:
-        if isinstance(ask.asked, PageOf):
-            try:
+        try:
+            if isinstance(ask.asked, PageOf):
                 self._check_page(ask.asked, value)
-            except AssertionError as error:
-                self.host.report("a page", error)
+            elif isinstance(ask.asked, GroupsOf):
+                self._check_groups(ask.asked, value)
+            elif isinstance(ask.asked, GroupEnds):
+                self._check_ends(ask.asked, value)
+        except AssertionError as error:
+            self.host.report("a page", error)
         self.held_at[id(ask)] = self.core.lsn
         super().hold(ask, value)
 
@@ -71,12 +75,38 @@ class Watched(ShardHost):
             and asked.state in (None, shadow.head[place["state"]])
             and asked.task in (None, shadow.head[place["task"]])
             and asked.key in (None, shadow.head[place["key"]])
+            and asked.group in (None, shadow.head[place["group"]])
         ]
         lowest = 0 if page.last is None else page.last
         expected = [serial for serial in wanted if serial >= lowest][: asked.limit]
         assert [ticket.serial for ticket in page.tickets] == expected, (asked, expected, page)
         for ticket in page.tickets:
             assert fields_of(ticket) == self.witness.tickets[ticket.serial].head
+
+    def _check_groups(self, asked: GroupsOf, got: ShardGroups) -> None:
+        groups = sorted(group for group in self._dead_by_group() if group > asked.after)
+        if got.last is not None:
+            groups = [group for group in groups if group <= got.last]
+        expected = {group: len(self._dead_by_group()[group]) for group in groups}
+        assert got.counts == expected, (asked, got, expected)
+
+    def _check_ends(self, asked: GroupEnds, got: dict[bytes, list[Ticket]]) -> None:
+        by_group = self._dead_by_group()
+        for group in asked.groups:
+            serials = by_group.get(group, [])
+            assert {t.serial for t in got[group]} == {*serials[:1], *serials[-1:]}, (got, serials)
+            for ticket in got[group]:
+                assert fields_of(ticket) == self.witness.tickets[ticket.serial].head
+
+    def _dead_by_group(self) -> dict[bytes, list[int]]:
+        """Serials in their order."""
+        place = Ticket.__struct_fields__.index("group")
+        by_group: dict[bytes, list[int]] = {}
+        for serial, shadow in sorted(self.witness.tickets.items()):
+            group = shadow.head[place]
+            if group is not None:
+                by_group.setdefault(group, []).append(serial)
+        return by_group
 
 
 class Handlers:

@@ -315,9 +315,11 @@ class _Expected:
                 return [model.cancel(serial, reason, now_ms)]
             case Reschedule(serial, due_ms):
                 return [model.reschedule(serial, due_ms)]
-            case Revive(serials, due_ms, keep, payload, accept):
-                assert payload is None
-                return [model.revive(s, due_ms, accept, keep, settled_ms) for s in serials]
+            case Revive(serials, due_ms, keep, payload, accept, dues_ms):
+                return [
+                    model.revive(serial, due, accept, keep, settled_ms, payload)
+                    for serial, due in zip(serials, dues_ms or [due_ms] * len(serials), strict=True)
+                ]
             case Drop(serials):
                 return [model.drop(serial) for serial in serials]
             case Resolve(serial, result):

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 
 from kit.model import DEAD, PENDING, RUNNING
 from kit.stepped import BOUNDS, ODD_BOUNDS, STEPS, Stepped, stepped
-from parkade.asks import AwaitEnd, Look, PageOf
-from parkade.index_keys import key_prefix, state_prefix, task_prefix
+from parkade.asks import AwaitEnd, GroupEnds, GroupsOf, Look, PageOf, Rehearse
+from parkade.index_keys import group_prefix, key_prefix, state_prefix, task_prefix
 from parkade.shard import Bounds
 from parkade.shard.commands import (
     Cancel,
@@ -36,6 +36,7 @@ from parkade.shard.commands import (
     Settle,
 )
 from parkade.shard.lanes import SERIAL_BITS
+from parkade.shard.ticket import Ticket
 from parkade.store.record import ErrorText, Options, UniqueClaim
 
 DAY_MS = 86_400_000
@@ -65,6 +66,7 @@ kinds = st.sampled_from(
     )
 )  # fmt: skip
 work = st.lists(st.sampled_from((*STEPS, "pass", "io", "writer")), max_size=12)
+_GROUP = Ticket.__struct_fields__.index("group")
 
 
 class LiveEqualsReplay(RuleBasedStateMachine):
@@ -167,6 +169,45 @@ class LiveEqualsReplay(RuleBasedStateMachine):
             shard.ask(Resolve(serial, b"checked"))
         self._work(steps)
 
+    @rule(
+        count=st.integers(2, 6),
+        delay=delays,
+        step=st.integers(0, 700),
+        payload=st.sampled_from((None, b"other")),
+        is_dry=st.booleans(),
+        steps=work,
+    )
+    def revive_many(
+        self, count: int, delay: int, step: int, payload: bytes | None, is_dry: bool,
+        steps: list[str],
+    ) -> None:  # fmt: skip
+        """With a turn for each, and perhaps other arguments; or only rehearsed."""
+        shard = self.shard
+        entries = shard.witness.model.tickets
+        serials = [serial for serial, entry in entries.items() if entry.state == DEAD][:count]
+        base_ms = shard.now_ms + delay
+        dues_ms = [base_ms + step * nth for nth in range(len(serials))]
+        command = Revive(serials, base_ms, False, payload, True, dues_ms)
+        shard.ask(Rehearse(command) if is_dry else command)
+        self._work(steps)
+
+    @rule(pick=picks, limit=st.integers(1, 3), wants_ends=st.booleans(), steps=work)
+    def list_groups(self, pick: int, limit: int, wants_ends: bool, steps: list[str]) -> None:
+        groups = sorted(
+            {
+                group
+                for shadow in self.shard.witness.tickets.values()
+                if (group := shadow.head[_GROUP]) is not None
+            }
+        )
+        group = groups[pick % len(groups)] if groups else b""
+        if wants_ends and groups:
+            self.shard.ask(GroupEnds(groups[:limit]))
+            self.shard.ask(PageOf(group_prefix(group), 1 << 64, limit, DEAD, group=group))
+        else:
+            self.shard.ask(GroupsOf(group if pick % 3 else b"", limit))
+        self._work(steps)
+
     @rule(pick=picks, task=tasks, state=st.integers(2, 5))
     def forget(self, pick: int, task: str, state: int) -> None:
         ended = [
@@ -220,7 +261,7 @@ class LiveEqualsReplay(RuleBasedStateMachine):
     def settle(self, pick: int, kind: str, wait: int, begun: bool, steps: list[str]) -> None:
         """An attempt ends, as it may."""
         jobs = list(self.shard.handlers.alive.values())
-        error = ErrorText("E", "it failed") if kind in ("transient", "failed") else None
+        error = ErrorText("E", "ab"[pick % 2]) if kind in ("transient", "failed") else None
         more: dict[str, Any] = {"result": b"result", "error": error, "wait_ms": wait}
         more |= {"max_attempts": 3, "max_snoozes": 1, "has_begun": begun}
         self.shard.settle(jobs[pick % len(jobs)], kind, **more)
