@@ -22,6 +22,7 @@ from parkade import (
     UnknownTask,
     open_readonly,
 )
+from parkade.testing import TestEngine
 
 
 def office(engine: Engine) -> "Task[Any, Any]":
@@ -217,10 +218,14 @@ def test_a_dead_ticket_whose_name_another_holds_stays_dead(tmp_path: Path) -> No
         assert engine.dead.count() == 1
 
 
-def test_the_dead_are_found_by_when_they_died(tmp_path: Path) -> None:
-    with make(tmp_path / "data") as engine:
-        ids = die(office(engine), "OSError: a")
-        ids += die(engine.lookup("work"), "OSError: b")
+def test_the_dead_are_found_by_when_they_died() -> None:
+    with TestEngine() as engine:
+        work = office(engine)
+        ids = [work.submit("OSError: a").id]
+        engine.run_until_idle()
+        engine.clock.advance("1s")
+        ids.append(work.submit("OSError: b").id)
+        engine.run_until_idle()
         first, second = (engine.ticket(each).info().finished_at for each in ids)
         assert first is not None and second is not None and first < second
 
