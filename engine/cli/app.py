@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from parkade.cli import exits
+from parkade.cli.dead import dead
 from parkade.cli.demo import demo
 from parkade.cli.listing import ls
 from parkade.cli.showing import show
@@ -57,12 +58,13 @@ class Commands(click.Group):
 def cli(ctx: click.Context, directory: str) -> None:
     """Looks into a parkade directory, whether an engine runs on it or not.
 
-    A running engine is asked; without one the files are read. Nothing here changes them.
+    A running engine is asked; without one the files are read. What changes something is done by
+    the running engine, or by one that is opened for it and starts nothing.
     """
     ctx.obj = directory
 
 
-for _command in (status, ls, show, why, verify, demo):
+for _command in (status, ls, show, why, dead, verify, demo):
     cli.add_command(_command)
 
 

@@ -10,7 +10,7 @@ from parkade.cli.source import ask
 from parkade.limits import FIND_LIMIT_MAX
 from parkade.wording import count_text
 
-__all__ = ["ls"]
+__all__ = ["ls", "print_page"]
 
 STATES = ("scheduled", "ready", "running", "done", "dead", "cancelled", "expired")
 KEY_CHARS_MAX = 24
@@ -48,14 +48,15 @@ def ls(
     asked = {"state": state, "task": task, "key": key, "limit": limit, "cursor": cursor}
     page = ask(ctx.obj, "ls", **asked)
     if output.is_for_people:
-        _print(Screen(), page)
+        print_page(Screen(), page)
     else:
         output.document(page, lines=page["items"])
     if fail_empty and not page["items"]:
         ctx.exit(exits.NOT_FOUND)
 
 
-def _print(screen: Screen, page: dict[str, Any]) -> None:
+def print_page(screen: Screen, page: dict[str, Any]) -> None:
+    """A page of tickets, and how to go on."""
     items = page["items"]
     if items:
         rows = [_row(screen, ticket) for ticket in items]

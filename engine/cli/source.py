@@ -1,22 +1,71 @@
-"""Where the answers come from: the running engine, else the files."""
+"""Where the answers come from: the running engine, else the files.
+
+What changes something is done by the running engine; where none runs, by one that is opened for it
+and starts nothing.
+"""
 
 import os
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
 from parkade.clock import SystemClock
 from parkade.control import ControlClient, ControlError
+from parkade.control_desk import control_handlers
+from parkade.dead_facts import DEAD_ANSWERS
+from parkade.engine import Engine
 from parkade.errors import ConfigError
 from parkade.facts import list_facts, show_facts, status_facts, why_facts
-from parkade.reader import Reader, open_readonly
+from parkade.reader import Reader, existing_manifest, open_readonly
+from parkade.store.disk import RealDisk
 
-__all__ = ["ask"]
+__all__ = ["ask", "changing"]
 
 SOCKET_NAME = "control.sock"
+
+
+NOBODY = object()
 
 
 def ask(directory: str, name: str, **args: Any) -> Any:
     """Plain values, the same from both. Raises what the engine or the reader raises."""
     path = os.path.abspath(directory)
+    answer = _ask_engine(path, name, args)
+    if answer is not NOBODY:
+        return answer
+    with open_readonly(path) as reader:
+        return _ask_files(reader, name, args)
+
+
+@contextmanager
+def changing(directory: str) -> Iterator[Callable[..., Any]]:
+    """Gives `change(name, **args)`, which has something done: by the engine that runs, else by one
+    of its own, which is opened at the first call and closed at the end.
+
+    That one forgets nothing by age, since how long things are kept is the application's to say.
+    Raises what the engine raises, `EngineInUse` where one has the directory and does not answer.
+    """
+    path = os.path.abspath(directory)
+    with ExitStack() as stack:
+        own: list[Engine] = []
+
+        def change(name: str, **args: Any) -> Any:
+            if not own:
+                answer = _ask_engine(path, name, args)
+                if answer is not NOBODY:
+                    return answer
+                # An engine would make the directory where there is none.
+                existing_manifest(RealDisk(), path, SystemClock().now_ms())
+                own.append(
+                    stack.enter_context(Engine(path, run=False, keep_done=None, lock_wait="1s"))
+                )
+            return control_handlers(own[0])[name](args)
+
+        yield change
+
+
+def _ask_engine(path: str, name: str, args: dict[str, Any]) -> Any:
+    """`NOBODY` where none answers."""
     socket_path = os.path.join(path, SOCKET_NAME)
     if os.path.lexists(socket_path):
         try:
@@ -26,8 +75,7 @@ def ask(directory: str, name: str, **args: Any) -> Any:
                 raise
         except ConfigError:
             pass  # no name of it is short enough for this system
-    with open_readonly(path) as reader:
-        return _ask_files(reader, name, args)
+    return NOBODY
 
 
 def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:
@@ -43,5 +91,8 @@ def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:
         return list_facts(reader.desk(name), args)
     if name == "why":
         return why_facts(reader.desk(name), args["id"])
+    answers = DEAD_ANSWERS.get(name)
+    if answers is not None:
+        return answers(cast("Engine", reader), args)
     assert name == "show", name
     return show_facts(reader.desk(name), args["id"])

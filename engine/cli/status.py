@@ -43,7 +43,7 @@ def _print(screen: Screen, facts: dict[str, Any]) -> None:
         if state == "ready" and count:
             note = f"   oldest {span_text(facts['oldest_ready_age_ms'])}"
         if state == "dead" and count:
-            note = "   parkade ls --state dead"
+            note = "   parkade dead groups"
         if count or state in ("ready", "running", "scheduled", "dead", "done"):
             screen.line(f"  {screen.state(state, 9)}  {count_text(count):>{width}}{note}")
     _print_tasks(screen, facts["tasks"])
