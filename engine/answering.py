@@ -73,11 +73,16 @@ class Answering:
     def _finish(self, ask: Ask, found: FromStore, got: Any) -> None:
         shard = self._shard
         if shard.is_stale(got.snapshot_commit):
-            shard.put(ask)
+            if found.stands_alone:
+                self._ask_store(ask, found)
+            else:
+                shard.put(ask)
             return
         value = found.finish(shard.core, got)
         if value is inquiring.AGAIN:
             shard.put(ask)
+        elif isinstance(value, FromStore):
+            self._ask_store(ask, value)
         else:
             shard.hold(ask, value)
 

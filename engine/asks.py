@@ -57,12 +57,13 @@ class StopWaiting(Inquiry, frozen=True):
 class PageOf(Inquiry, frozen=True):
     """Tickets of one shard, newest first, with serials below `before`.
 
-    `prefix` names the index to walk (None: all tickets); the rest says what a ticket must be.
-    `due_from_ms` and `due_to_ms` bound the due time of pending ones, `ended_from_ms` and
-    `ended_to_ms` the end of the others (inclusive, exclusive).
+    `indexes` are alternatives, each of them prefixes that together list every ticket asked for: the
+    shortest is walked (without any: all tickets), not below the serial `floor`. The rest says what
+    a ticket must be; spans of time begin with their `from` and end before their `to`, and what
+    `is_unended` is pending or running.
     """
 
-    prefix: bytes | None
+    indexes: tuple[tuple[bytes, ...], ...]
     before: int
     limit: int
     state: int | None = None
@@ -75,6 +76,11 @@ class PageOf(Inquiry, frozen=True):
     group: bytes | None = None
     ended_from_ms: int | None = None
     ended_to_ms: int | None = None
+    target: str | None = None
+    tag: tuple[str, str] | None = None
+    created_from_ms: int | None = None
+    is_unended: bool = False
+    floor: int = 0
 
 
 class GroupsOf(Inquiry, frozen=True):

@@ -4,7 +4,7 @@ All that can be refused is refused here, on the caller's thread: the engine's ow
 and numbers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from parkade.durations import after_ms
 from parkade.errors import ConfigError
 from parkade.handlers import Handler, Unresolved
-from parkade.options import SubmitOptions, TaskSettings, record_options
+from parkade.options import SubmitOptions, TaskSettings, record_options, with_indexed
 from parkade.payload import PAYLOAD_BYTES_MAX, PayloadCodec, ResultCodec, check_size
 from parkade.store.record import Options, Submitted, UniqueClaim
 from parkade.templates import Template
@@ -39,9 +39,11 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     on_conflict: int  # a place in parkade.options.CONFLICTS
     options: Options | None
 
-    def draft(self, serial: int, part: int, *, keep_ms: int = 0) -> Submitted:
+    def draft(
+        self, serial: int, part: int, *, keep_ms: int = 0, index_tags: Sequence[str] = ()
+    ) -> Submitted:
         """The record that will stand for it; `keep_ms` is how long a kept unique outlives its
-        ticket's end."""
+        ticket's end, `index_tags` are the tags that tickets of today are found by."""
         claim = None
         if self.unique is not None:
             claim = UniqueClaim(self.unique, self.unique_mode, self.unique_until_ms, keep_ms)
@@ -54,7 +56,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
             self.payload,
             self.key,
             claim,
-            self.options,
+            with_indexed(self.options, index_tags),
         )
 
 

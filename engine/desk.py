@@ -6,6 +6,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import asking
@@ -13,7 +14,14 @@ from parkade.asking import Request
 from parkade.asks import AwaitEnd, Explain, Look, Seen
 from parkade.attempt import RUNNING as RUNNING_ATTEMPT
 from parkade.control import ControlServer
-from parkade.durations import datetime_of, duration_text
+from parkade.durations import (
+    Duration,
+    after_ms,
+    at_ms,
+    datetime_of,
+    duration_text,
+    parse_duration_ms,
+)
 from parkade.errors import (
     ConfigError,
     EngineClosed,
@@ -28,7 +36,7 @@ from parkade.errors import (
 )
 from parkade.payload import decode_untyped
 from parkade.runtime import Runtime
-from parkade.shard.commands import Answer, Cancel, Refusal
+from parkade.shard.commands import Answer, Cancel, Refusal, Reschedule
 from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED
 from parkade.shard.ticket import Ticket as Head
 from parkade.shard.ticket import TicketId, parse_id
@@ -168,6 +176,30 @@ class Desk:
             [(self._shard(known), Cancel(known.serial, reason_text(reason)))],
             finish,
         )
+
+    def reschedule(
+        self, ticket_id: str, delay: Duration | None, at: datetime | None
+    ) -> Request[bool]:
+        """What lies in the past is due now."""
+        call = "ticket.reschedule"
+        known = self.parse(ticket_id)
+        if (delay is None) == (at is None):
+            raise ConfigError(f"{call}(): give delay= or at=, one of them", code="PK-210")
+        now_ms = self.runtime.clock.now_ms()
+        if delay is not None:
+            delay_ms = parse_duration_ms(delay, what=f"{call}(delay)")
+            due_ms = after_ms(now_ms, delay_ms, what=f"{call}(delay)")
+        else:
+            due_ms = max(now_ms, at_ms(cast(datetime, at), what=f"{call}(at)"))
+
+        def finish(answers: list[Any]) -> bool:
+            answer = answers[0][0]
+            if isinstance(answer, Refusal) and answer.code == "unknown":
+                raise self._unknown(ticket_id)
+            return isinstance(answer, Answer)
+
+        command = Reschedule(known.serial, due_ms)
+        return Request(call, "ticket.areschedule", [(self._shard(known), command)], finish)
 
     # ------------------------------------------------------------------------------ answers
 

@@ -32,6 +32,7 @@ from parkade.durations import Duration, parse_duration_ms
 from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.looking import Looking
+from parkade.options import check_index_tags
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
 from parkade.remarks import remark_on_open
@@ -60,8 +61,9 @@ class Engine(Looking):
     `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
     loss, "process" survives kill -9, "memory" survives nothing (tests). `threads` and
     `async_limit`: how many plain and async handlers run at a time; `processes`: how many of those
-    with `where="process"`. `keep_done`: how long ended tickets are kept. `max_ready`: when so many
-    tickets are ready, a submit of one that is due raises `Backpressure`, or waits
+    with `where="process"`. `keep_done`: how long ended tickets are kept. `index_tags`: names of
+    tags by which tickets that are submitted from now on are found and cancelled. `max_ready`: when
+    so many tickets are ready, a submit of one that is due raises `Backpressure`, or waits
     (`when_full="wait"`; never in a handler). `max_payload`: bytes of one payload or result.
     `lock_wait`: how long to wait for a process that is leaving the directory. `run=False` opens for
     submitting only.
@@ -80,6 +82,7 @@ class Engine(Looking):
         async_limit: int = 1000,
         processes: int = 0,
         keep_done: Duration | None = "24h",
+        index_tags: Sequence[str] = (),
         max_ready: int | None = None,
         when_full: Literal["error", "wait"] = "error",
         max_payload: int = PAYLOAD_BYTES_MAX,
@@ -114,6 +117,7 @@ class Engine(Looking):
             processes=check_count("Engine", "processes", processes, least=0),
             max_ready=None if max_ready is None else check_count("Engine", "max_ready", max_ready),
             when_full=when_full,
+            index_tags=check_index_tags("Engine", index_tags),
         )
         self._desk: Desk | None = None
         self._submitting: Submitting | None = None
@@ -344,8 +348,9 @@ class Engine(Looking):
 
 
 _OPTIONS = (
-    "shards", "durability", "threads", "async_limit", "processes", "keep_done", "max_ready",
-    "when_full", "max_payload", "lock_wait", "default_retry", "clock", "run", "include",
+    "shards", "durability", "threads", "async_limit", "processes", "keep_done", "index_tags",
+    "max_ready", "when_full", "max_payload", "lock_wait", "default_retry", "clock", "run",
+    "include",
 )  # fmt: skip
 
 

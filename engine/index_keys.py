@@ -1,17 +1,18 @@
 """The keys of the secondary indexes: a kind byte, digests of names, then the serial, big-endian.
 
-`s` task and state, `d` state of all tasks, `k` key, `g` group of a dead ticket. A digest may
-collide: who walks an index looks at the head again.
+`s` task and state, `d` state of all tasks, `k` key, `c` target, `t` a tag that was opted in, `g`
+group of a dead ticket. A digest may collide: who walks an index looks at the head again.
 """
 
 from functools import lru_cache
 from hashlib import blake2b
 
 from parkade.shard.ticket import Ticket
+from parkade.store.record import Options
 
 __all__ = [
-    "GROUP_KIND", "group_prefix", "index_keys", "key_prefix", "state_prefix", "task_digest",
-    "task_prefix",
+    "GROUP_KIND", "group_prefix", "index_keys", "key_prefix", "state_prefix", "tag_prefix",
+    "target_prefix", "task_digest", "task_prefix",
 ]  # fmt: skip
 
 GROUP_KIND = b"g"
@@ -36,6 +37,17 @@ def key_prefix(key: str) -> bytes:
     return b"k" + blake2b(key.encode(), digest_size=8).digest()
 
 
+@lru_cache(maxsize=4_096)
+def target_prefix(target: str) -> bytes:
+    return b"c" + blake2b(target.encode(), digest_size=8).digest()
+
+
+@lru_cache(maxsize=4_096)
+def tag_prefix(name: str, value: str) -> bytes:
+    names = (blake2b(text.encode(), digest_size=8).digest() for text in (name, value))
+    return b"t" + b"".join(names)
+
+
 def group_prefix(group: bytes) -> bytes:
     return GROUP_KIND + group
 
@@ -50,4 +62,17 @@ def index_keys(
         keys.append(key_prefix(ticket.key) + serial_key)
     if group is not None:
         keys.append(GROUP_KIND + group + serial_key)
+    if ticket.options is not None:
+        keys += _option_keys(serial_key, ticket.options)
+    return keys
+
+
+def _option_keys(serial_key: bytes, options: Options) -> list[bytes]:
+    keys: list[bytes] = []
+    if options.target is not None:
+        keys.append(target_prefix(options.target) + serial_key)
+    if options.indexed is not None and options.tags is not None:
+        tags = options.tags
+        names = [name for name in options.indexed if name in tags]
+        keys += [tag_prefix(name, tags[name]) + serial_key for name in names]
     return keys

@@ -22,7 +22,7 @@ from parkade.asks import (
     Seen,
     ShardPage,
 )
-from parkade.limits import FIND_SCAN_MAX
+from parkade.limits import FIND_SCAN_MAX, FIND_SLICE
 from parkade.reading import DamagedTicket, GroupTickets, Heads, History, Read, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded, Need
@@ -45,18 +45,18 @@ class NotEnded(msgspec.Struct, frozen=True):
 
 class FromStore(msgspec.Struct, frozen=True):
     """`work` is done by the I/O thread; `finish` makes the answer of what it gives, with memory, or
-    says `AGAIN`."""
+    says `AGAIN`, or what else is to be read. A read that a completion has overtaken is made again:
+    by itself if it `stands_alone`, else with all that was asked."""
 
     work: Callable[[StoreReader], Any]
     finish: Callable[[Shard, Any], Any]
+    stands_alone: bool = False
 
 
 def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) -> Any:
     """The answer, or `Need`, `NotEnded` or `FromStore`."""
     if isinstance(asked, PageOf):
-        return FromStore(
-            lambda reader: _page(reader, asked), lambda core, heads: _merged(core, asked, heads)
-        )
+        return _page(asked, [], 0)
     if isinstance(asked, GroupsOf):
         return FromStore(
             lambda reader: reader.group_counts(asked.after, asked.limit),
@@ -162,18 +162,52 @@ def _fits(asked: PageOf, ticket: Ticket) -> bool:
         return False
     if asked.due_from_ms is not None and ticket.due_ms < asked.due_from_ms:
         return False
-    return asked.due_to_ms is None or ticket.due_ms < asked.due_to_ms
+    if asked.due_to_ms is not None and ticket.due_ms >= asked.due_to_ms:
+        return False
+    if asked.created_from_ms is not None and ticket.created_ms < asked.created_from_ms:
+        return False
+    if asked.is_unended and ticket.state not in (PENDING, RUNNING):
+        return False
+    if asked.target is not None and ticket.target != asked.target:
+        return False
+    return asked.tag is None or _has_tag(ticket, *asked.tag)
 
 
-def _page(reader: StoreReader, asked: PageOf) -> Heads:
-    return reader.heads(
-        asked.prefix, asked.before, asked.limit, lambda ticket: _fits(asked, ticket), FIND_SCAN_MAX
-    )
+def _has_tag(ticket: Ticket, name: str, value: str) -> bool:
+    """Whether it is found by that tag: one it has, and that was opted in at its submit."""
+    options = ticket.options
+    if options is None or options.tags is None or options.indexed is None:
+        return False
+    return name in options.indexed and options.tags.get(name) == value
+
+
+def _page(asked: PageOf, found: list[Ticket], scanned: int) -> FromStore:
+    """A slice of the walk that a page is; `found` and `scanned` are of those before it."""
+
+    def work(reader: StoreReader) -> Heads:
+        return reader.heads(
+            asked.indexes,
+            asked.before,
+            count=asked.limit,
+            walk_max=FIND_SLICE,
+            fits=lambda ticket: _fits(asked, ticket),
+            floor=asked.floor,
+        )
+
+    def finish(core: Shard, heads: Heads) -> FromStore | ShardPage:
+        part = _merged(core, asked, heads)
+        tickets, walked, last = found + part.tickets, scanned + part.scanned, part.last
+        if last is None or len(part.tickets) == asked.limit or walked >= FIND_SCAN_MAX:
+            return ShardPage(tickets, walked, last)
+        left = asked.limit - len(part.tickets)
+        return _page(msgspec.structs.replace(asked, before=last, limit=left), tickets, walked)
+
+    return FromStore(work, finish, stands_alone=True)
 
 
 def _merged(core: Shard, asked: PageOf, got: Heads) -> ShardPage:
-    """The store's page overridden by what memory has changed since."""
-    lowest, before = 0 if got.last is None else got.last, asked.before
+    """The store's part of a page overridden by what memory has changed since."""
+    lowest, before = asked.floor if got.last is None else got.last, asked.before
     generations = [core.dirty.tickets]
     if core.flight is not None:
         generations.append(core.flight.tickets)

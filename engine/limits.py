@@ -16,6 +16,7 @@ __all__ = [
     "EXPIRED_BYTES",
     "FIND_LIMIT_MAX",
     "FIND_SCAN_MAX",
+    "FIND_SLICE",
     "FORGET_MAX",
     "FRAME_MARGIN_BYTES",
     "HOUSE_JOURNAL_BYTES",
@@ -81,4 +82,5 @@ RETENTION_PAUSE_MS_MAX = 60_000
 SERIAL_LEASE = 1 << 40  # 17 minutes of clock
 
 FIND_LIMIT_MAX = 1_000
-FIND_SCAN_MAX = 50_000
+FIND_SCAN_MAX = 50_000  # tickets that one page looks at in a shard
+FIND_SLICE = 512  # some 3 ms of reading heads between two frames

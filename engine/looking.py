@@ -1,6 +1,7 @@
 """What an engine is asked about its tickets: one by its id, pages of many, the counts."""
 
 from abc import abstractmethod
+from datetime import datetime
 from typing import Any, TypeVar
 
 from parkade import finding
@@ -35,18 +36,25 @@ class Looking(Tasks):
         state: State | None = None,
         task: str | None = None,
         key: str | None = None,
+        target: str | None = None,
+        tag: tuple[str, str] | None = None,
+        due_before: datetime | None = None,
+        created_after: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TicketInfo]:
-        """A page of tickets, newest first; `cursor` is the `next` of the page before.
+        """A page of tickets, newest first; `cursor` is the `next` of the page before. All that is
+        given must hold; `tag` is a name that `Engine(index_tags=)` has, and its value.
 
-        Raises `ConfigError` for an unknown state, a bad limit or cursor.
+        A page looks at a bounded number of tickets: where too few of them fit it ends early, says
+        so (`complete` is False), and `next` goes on. Raises `ConfigError` for an unknown state, a
+        bad limit or cursor, a tag that is not indexed; `NaiveDatetime`.
         """
         desk = self.desk("engine.find")
         return desk.ask(
             finding.find(
-                desk, call="engine.find", state=state, task=task, key=key, limit=limit,
-                cursor=cursor,
+                desk, call="engine.find", state=state, task=task, key=key, target=target, tag=tag,
+                due_before=due_before, created_after=created_after, limit=limit, cursor=cursor,
             )
         )  # fmt: skip
 
@@ -56,6 +64,10 @@ class Looking(Tasks):
         state: State | None = None,
         task: str | None = None,
         key: str | None = None,
+        target: str | None = None,
+        tag: tuple[str, str] | None = None,
+        due_before: datetime | None = None,
+        created_after: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TicketInfo]:
@@ -63,8 +75,8 @@ class Looking(Tasks):
         desk = self.desk("engine.afind")
         return await desk.aask(
             finding.find(
-                desk, call="engine.afind", state=state, task=task, key=key, limit=limit,
-                cursor=cursor,
+                desk, call="engine.afind", state=state, task=task, key=key, target=target, tag=tag,
+                due_before=due_before, created_after=created_after, limit=limit, cursor=cursor,
             )
         )  # fmt: skip
 

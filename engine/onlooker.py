@@ -107,7 +107,7 @@ class Onlooker:
                 for serial in read.damaged:
                     raise DamagedTicket(serial)
                 got = answer(core, asked, read.loaded, settled_ms)
-            if isinstance(got, FromStore):
+            while isinstance(got, FromStore):
                 got = got.finish(core, got.work(reader))
             return got
 

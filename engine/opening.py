@@ -158,7 +158,11 @@ def adopt_running(core: Shard, reader: StoreReader) -> None:
     before: int | None = 1 << 64
     while before is not None:
         page = reader.heads(
-            state_prefix(RUNNING), before, RUNNING_PAGE, lambda _: True, RUNNING_PAGE
+            [[state_prefix(RUNNING)]],
+            before,
+            count=RUNNING_PAGE,
+            walk_max=RUNNING_PAGE,
+            fits=lambda _: True,
         )
         serials = [ticket.serial for ticket in page.tickets]
         if serials:

@@ -22,9 +22,11 @@ __all__ = [
     "UNIQUE_MODES",
     "SubmitOptions",
     "TaskSettings",
+    "check_index_tags",
     "read_options",
     "read_settings",
     "record_options",
+    "with_indexed",
 ]
 
 Where: TypeAlias = Literal["auto", "thread", "loop", "process"]
@@ -291,6 +293,25 @@ def _tags(call: str, value: Any) -> dict[str, str]:
         check_text(call, "tags", name): check_text(call, "tags", text)
         for name, text in tags.items()
     }
+
+
+def check_index_tags(call: str, value: Any) -> tuple[str, ...]:
+    """Names of tags, each once. Raises `ConfigError`."""
+    names = _each(call, "index_tags", value, check_text)
+    if len(names) > TAGS_MAX:
+        refuse(call, "index_tags", value, f"at most {TAGS_MAX} names: each costs a row a ticket")
+    if len(set(names)) < len(names):
+        refuse(call, "index_tags", value, "each name once")
+    return names
+
+
+def with_indexed(options: Options | None, index_tags: Sequence[str]) -> Options | None:
+    """The options of a ticket about to be submitted, which say for good which of its tags it is
+    found by."""
+    if not index_tags or options is None or options.tags is None:
+        return options
+    indexed = [name for name in index_tags if name in options.tags]
+    return msgspec.structs.replace(options, indexed=indexed) if indexed else options
 
 
 def _each(call: str, name: str, value: Any, check: Any) -> tuple[Any, ...]:

@@ -167,6 +167,7 @@ class Bystander:
             max_payload=PAYLOAD_BYTES_MAX,
             keep_done_ms=KEEP_DONE_MS,
             has_attempts=False,
+            index_tags=None,
         )
         self._path = path
         self._shards = [Onlooker(disk, path, manifest.salt, n) for n in range(manifest.shards)]

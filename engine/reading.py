@@ -4,7 +4,7 @@ Each read is one short snapshot and says which LSN it saw. A row that fails its 
 damaged ticket, reported apart; anything else that is wrong raises `Damage`.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -172,20 +172,31 @@ class StoreReader:
             return snapshot.ended(state, digest, before_ms=before_ms, limit=limit)
 
     def heads(
-        self, prefix: bytes | None, before: int, count: int, fits: Callable[[Ticket], bool],
+        self,
+        indexes: Sequence[Sequence[bytes]],
+        before: int,
+        *,
+        count: int,
         walk_max: int,
-    ) -> Heads:  # fmt: skip
-        """Tickets of an index (None: of the table) that fit, with serials below `before`."""
+        fits: Callable[[Ticket], bool],
+        floor: int = 0,
+    ) -> Heads:
+        """Tickets that fit, with serials from `floor` to below `before`: of the shortest of some
+        indexes, each of them a few prefixes; of the table where there are none."""
         with self.store.snapshot() as snapshot:
+            prefixes = _shortest(snapshot, indexes)
             found = Heads(snapshot.commit, [], 0, before)
             while len(found.tickets) < count and found.walked < walk_max:
                 assert found.last is not None
                 count_max = min(256, walk_max - found.walked)
-                serials = _serials(snapshot, prefix, found.last, count_max)
+                serials = _serials(snapshot, prefixes, found.last, count_max)
                 if not serials:
                     found.last = None
                     break
                 for serial in serials:
+                    if serial < floor:
+                        found.last = None
+                        return found
                     found.walked += 1
                     found.last = serial
                     ticket = _head(snapshot, serial)
@@ -258,10 +269,26 @@ class StoreReader:
         )
 
 
-def _serials(snapshot: Snapshot, prefix: bytes | None, before: int, limit: int) -> list[int]:
-    if prefix is None:
+def _shortest(snapshot: Snapshot, indexes: Sequence[Sequence[bytes]]) -> Sequence[bytes] | None:
+    """The index with the fewest rows, without its empty prefixes; None: there is no index."""
+    if not indexes:
+        return None
+    counted = [[(snapshot.count(prefix), prefix) for prefix in index] for index in indexes]
+    shortest = min(counted, key=lambda index: sum(count for count, _ in index))
+    return [prefix for count, prefix in shortest if count]
+
+
+def _serials(
+    snapshot: Snapshot, prefixes: Sequence[bytes] | None, before: int, limit: int
+) -> list[int]:
+    """Of the table, or of all prefixes together: a ticket is under one of them at most."""
+    if prefixes is None:
         return snapshot.serials(before=before, limit=limit)
-    return snapshot.page(prefix, before=before if before < 1 << 64 else None, limit=limit)
+    end = before if before < 1 << 64 else None
+    pages = [snapshot.page(prefix, before=end, limit=limit) for prefix in prefixes]
+    if len(pages) == 1:
+        return pages[0]
+    return sorted((serial for page in pages for serial in page), reverse=True)[:limit]
 
 
 def _newest_first(snapshot: Snapshot, prefix: bytes) -> Iterator[int]:

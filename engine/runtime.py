@@ -59,8 +59,8 @@ class RuntimeOptions:
 
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "keep_done_ms", "make_drive", "max_payload", "max_ready", "open_store", "processes",
-        "sizing", "threads", "when_full",
+        "index_tags", "keep_done_ms", "make_drive", "max_payload", "max_ready", "open_store",
+        "processes", "sizing", "threads", "when_full",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class RuntimeOptions:
         processes: int = 0,
         max_ready: int | None = None,
         when_full: str = "error",
+        index_tags: tuple[str, ...] | None = (),
         disk: Disk | None = None,
         open_store: Callable[..., Parked] = Parked.open,
         sizing: Sizing | None = None,
@@ -92,6 +93,7 @@ class RuntimeOptions:
         self.processes = processes
         self.max_ready = max_ready
         self.when_full = when_full
+        self.index_tags = index_tags  # None: not known here, any may be asked for
         self.disk: Disk = disk or RealDisk()
         self.open_store = open_store
         self.sizing = sizing or Sizing()

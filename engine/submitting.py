@@ -34,6 +34,7 @@ class Submitting:
         self._shards = runtime.shards
         self._shard_count = runtime.shard_count
         self._keep_ms = runtime.options.keep_done_ms
+        self._index_tags = runtime.options.index_tags or ()
         self._never_ms = 1 << 52
 
     def one(self, prepared: Prepared, bound: Any) -> Request[Ticket[Any]]:
@@ -108,7 +109,7 @@ class Submitting:
         else:
             part = self._healthy(part_of_serial(serial))
         keep_ms = self._never_ms if self._keep_ms is None else self._keep_ms
-        return prepared.draft(serial, part, keep_ms=keep_ms)
+        return prepared.draft(serial, part, keep_ms=keep_ms, index_tags=self._index_tags)
 
     def _healthy(self, part: int) -> int:
         """While a shard is refused, tickets without key or unique take parts of the others."""

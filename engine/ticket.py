@@ -1,6 +1,7 @@
 """The handle of a ticket: an id, and questions about it. It holds no state that can go stale."""
 
 from collections.abc import Generator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from parkade.durations import Duration, parse_duration_ms
@@ -119,6 +120,19 @@ class Ticket(Generic[R_co]):
 
     async def acancel(self, reason: str = "") -> CancelOutcome:
         return await self._desk.aask(self._desk.cancel(self.id, reason))
+
+    def reschedule(self, *, delay: Duration | None = None, at: datetime | None = None) -> bool:
+        """Gives a pending ticket another due time, also while it is held: `delay` from now, or `at`
+        an instant; what lies in the past is due now. False: it is not pending.
+
+        Raises `ConfigError` unless one of the two is given, `NaiveDatetime`.
+        """
+        return self._desk.ask(self._desk.reschedule(self.id, delay, at))
+
+    async def areschedule(
+        self, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> bool:
+        return await self._desk.aask(self._desk.reschedule(self.id, delay, at))
 
 
 def _timeout_ms(timeout: Duration | None) -> int | None:

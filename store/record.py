@@ -77,6 +77,7 @@ class Options(_Part, frozen=True):
     routes: list[str | None] | None = None  # on_done, on_dead, on_cancel: task names
     trace: str | None = None
     jitter: int = 0  # of the delays: a place in the policy's list of kinds
+    indexed: list[str] | None = None  # names of the tags by which it is found, as of its submit
 
 
 class ErrorText(_Part, frozen=True):

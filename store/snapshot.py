@@ -186,6 +186,11 @@ class Snapshot:
             is_there = cursor.next_nodup()
         return found
 
+    def count(self, prefix: bytes) -> int:
+        """How many serials are under an index prefix; kept, not counted."""
+        cursor = self.transaction.cursor(self.tables.indexes)
+        return cursor.count() if cursor.set_key(prefix) else 0
+
     def serials(self, *, before: int, limit: int) -> list[int]:
         """Of all tickets there are: newest first, from below `before`."""
         cursor = self.transaction.cursor(self.tables.heads)

@@ -161,7 +161,7 @@ def _ids_in(engine: Engine) -> Iterator[list[str]]:
     for shard in range(desk.runtime.shard_count):
         before: int | None = NEWEST
         while before is not None:
-            asked = PageOf(prefix=None, before=before, limit=PAGE)
+            asked = PageOf(indexes=(), before=before, limit=PAGE)
             page: ShardPage = desk.ask(Request("demo", "demo", [(shard, asked)], _only))
             yield [desk.runtime.id_of(ticket) for ticket in page.tickets]
             before = page.last

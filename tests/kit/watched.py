@@ -9,6 +9,7 @@ from parkade.policies import RetryPolicy
 from parkade.shard.commands import Command, Loaded, Verdict
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
+from parkade.store.record import Options
 
 __all__ = ["Failed", "Handlers", "Job", "Watched"]
 
@@ -76,6 +77,8 @@ class Watched(ShardHost):
             and asked.task in (None, shadow.head[place["task"]])
             and asked.key in (None, shadow.head[place["key"]])
             and asked.group in (None, shadow.head[place["group"]])
+            and (not asked.is_unended or shadow.head[place["state"]] in (0, 1))
+            and _fits_options(asked, shadow.head[place["options"]])
         ]
         lowest = 0 if page.last is None else page.last
         expected = [serial for serial in wanted if serial >= lowest][: asked.limit]
@@ -107,6 +110,13 @@ class Watched(ShardHost):
             if group is not None:
                 by_group.setdefault(group, []).append(serial)
         return by_group
+
+
+def _fits_options(asked: PageOf, options: Options | None) -> bool:
+    target = None if options is None else options.target
+    tags = None if options is None or options.indexed is None else options.tags
+    has_tag = asked.tag is None or asked.tag in (tags or {}).items()
+    return asked.target in (None, target) and has_tag
 
 
 class Handlers:

@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 from kit.model import DEAD, PENDING, RUNNING
 from kit.stepped import BOUNDS, ODD_BOUNDS, STEPS, Stepped, stepped
 from parkade.asks import AwaitEnd, GroupEnds, GroupsOf, Look, PageOf, Rehearse
-from parkade.index_keys import group_prefix, key_prefix, state_prefix, task_prefix
+from parkade.finding import ALL_STATES, indexes_of
+from parkade.index_keys import group_prefix
 from parkade.shard import Bounds
 from parkade.shard.commands import (
     Cancel,
@@ -57,6 +58,8 @@ options = st.one_of(
         expires_ms=st.sampled_from((None, 5, 1_200)),
         max_attempts=st.sampled_from((None, 1, 2)),
         max_elapsed_ms=st.sampled_from((None, None, 2_000)),
+        tags=st.sampled_from((None, {"campaign": "may"}, {"campaign": "june", "a": "b"})),
+        indexed=st.just(["campaign"]),
     ),
 )
 kinds = st.sampled_from(
@@ -203,7 +206,7 @@ class LiveEqualsReplay(RuleBasedStateMachine):
         group = groups[pick % len(groups)] if groups else b""
         if wants_ends and groups:
             self.shard.ask(GroupEnds(groups[:limit]))
-            self.shard.ask(PageOf(group_prefix(group), 1 << 64, limit, DEAD, group=group))
+            self.shard.ask(PageOf(((group_prefix(group),),), 1 << 64, limit, DEAD, group=group))
         else:
             self.shard.ask(GroupsOf(group if pick % 3 else b"", limit))
         self._work(steps)
@@ -244,14 +247,17 @@ class LiveEqualsReplay(RuleBasedStateMachine):
         pick: int,
         steps: list[str],
     ) -> None:
-        prefix = None if state is None else state_prefix(state)
-        if has_key:
-            prefix = key_prefix("k")
-        elif state is not None and task is not None:
-            prefix = task_prefix(task, state)
-        before = self._any(pick) if pick % 2 else 1 << 64
         key = "k" if has_key else None
-        self.shard.ask(PageOf(prefix, before, limit, state, task, key))
+        target = "x" if pick % 3 == 0 else None
+        tag = ("campaign", "may") if pick % 5 == 0 else None
+        states = ALL_STATES if state is None else (state,)
+        indexes = indexes_of(states, task, key, target, tag)
+        before = self._any(pick) if pick % 2 else 1 << 64
+        asked = PageOf(
+            indexes, before, limit, state, task, key, target=target, tag=tag,
+            is_unended=pick % 7 == 0,
+        )  # fmt: skip
+        self.shard.ask(asked)
         self._work(steps)
 
     # ------------------------------------------------------------------ attempts

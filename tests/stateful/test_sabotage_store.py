@@ -167,7 +167,7 @@ def no_tombstones(patch: pytest.MonkeyPatch) -> None:
 def a_page_that_a_completion_overtook_is_read_again(shard: Stepped) -> None:
     submit_far(shard, 2)
     send_checkpoint(shard)
-    shard.ask(PageOf(None, 1 << 64, 10))
+    shard.ask(PageOf((), 1 << 64, 10))
     steps(shard, "turn, io, io, writer, hear writer, hear io")
     shard.run()
     assert len(shard.answers[-1][1].tickets) == 2
