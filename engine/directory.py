@@ -12,6 +12,7 @@ from parkade.clock import Clock
 from parkade.errors import ConfigError, ShardMismatch
 from parkade.limits import SHARDS_DEFAULT
 from parkade.opening import Identity
+from parkade.orphans import end_children
 from parkade.store.disk import Disk
 from parkade.store.errors import LockedByOther, StoreError
 from parkade.store.lock import DirectoryLock, Owner
@@ -56,7 +57,7 @@ def own_directory(
     lock_wait_ms: int,
     entropy: Callable[[int], bytes],
 ) -> Directory:
-    """Locks a directory and reads or begins its manifest.
+    """Locks a directory, reads or begins its manifest, and ends what its last owner left behind.
 
     Raises `EngineInUse`, `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError` (PK-111
     for a directory that cannot be used, PK-112 for too few file descriptors).
@@ -84,6 +85,7 @@ def own_directory(
                 entropy=entropy,
             )
         _check_shards(path, shards, manifest)
+        end_children(lock)
     except StoreError as error:
         lock.release()
         raise opening_error(path, error, clock.now_ms()) from error

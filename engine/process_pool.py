@@ -32,6 +32,7 @@ __all__ = ["ProcessPool"]
 START_MS = 120_000  # an import of a large library, on a cold disk
 GRACE_MS = 5_000
 FRAME_BYTES_BESIDE = 8_000_000  # of an outcome, beside its result: error, children
+JOIN_S_MORE = 10.0
 LOOK_MS_MAX = 1_000  # a suspend and a clock that was moved are noticed within this
 DEATH_LOOK_MS = 20  # where the system does not say that a process has died
 _log = logging.getLogger("parkade.engine")
@@ -112,10 +113,11 @@ class ProcessPool:
         self._request(lambda: self._close(self.grace_ms if grace_ms is None else grace_ms))
 
     def join(self) -> None:
-        """Returns when no child is left."""
+        """Returns when no child is left, or when one cannot even be killed: it hangs in the
+        system, and the next owner of the directory waits for it."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(2 * self.grace_ms / 1_000 + JOIN_S_MORE)
 
     @property
     def pids(self) -> list[int]:

@@ -79,9 +79,10 @@ class DirectoryLock:
     def try_acquire(cls, disk: Disk, directory: str, owner: Owner) -> "DirectoryLock":
         """Takes the lock without waiting and writes who holds it; the directory must be there.
 
-        `previous` of what is returned is the last owner as it left the file, with the children
-        it may have left alive. Raises LockedByOther with the owner's facts, also when the other
-        is this same process; ReadFailed and WriteFailed.
+        `previous` of what is returned is the last owner as it left the file. The children that it
+        may have left alive are named on, as this owner's, until `set_children` says otherwise.
+        Raises LockedByOther with the owner's facts, also when the other is this same process;
+        ReadFailed and WriteFailed.
         """
         path = f"{directory}/{NAME}"
         try:
@@ -93,7 +94,11 @@ class DirectoryLock:
             facts = _read_facts(disk, handle, path)
             if not is_ours:
                 raise LockedByOther(directory, facts)
-            lock = cls(disk, directory, handle, owner, Owner.from_facts(facts))
+            previous = Owner.from_facts(facts)
+            if previous is not None:
+                # Should this owner end before it has seen to them, the next one must.
+                owner = replace(owner, children=(*owner.children, *previous.children))
+            lock = cls(disk, directory, handle, owner, previous)
             lock._write()
         except OSError as error:
             disk.close(handle)
