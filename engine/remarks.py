@@ -1,6 +1,7 @@
 """What an engine says in the log when it has opened a directory that others have used before."""
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from parkade.stats import read_stats
@@ -19,8 +20,8 @@ _log = logging.getLogger("parkade.engine")
 
 
 def remark_on_open(runtime: "Runtime", tasks: Tasks) -> None:
-    """Two warnings, each where there is reason to: attempts that the last process did not end, and
-    tickets that wait for a task which no code registers (PK-302)."""
+    """Warnings where there is reason to: of attempts that the last process did not end, of tickets
+    that wait for a task which no code registers (PK-302), of tasks that have no place to run."""
     lost = runtime.lost_at_open
     if lost:
         one = lost == 1
@@ -36,6 +37,16 @@ def remark_on_open(runtime: "Runtime", tasks: Tasks) -> None:
             "its ticket is" if one else "their tickets are",
         )
     if runtime.options.has_attempts:
+        homeless = [task.name for task in tasks.all_tasks() if task.where == "process"]
+        if homeless and not runtime.options.processes:
+            tell(
+                _log,
+                logging.WARNING,
+                'this engine has no processes, and where="process" asks for one: tickets of %s are '
+                "held. Give it some: Engine(processes=%d)",
+                ", ".join(homeless[:TASKS_SHOWN]) + ", ..." * (len(homeless) > TASKS_SHOWN),
+                os.cpu_count() or 1,
+            )
         text = unclaimed_text(read_stats(runtime), tasks)
         if text is not None:
             tell(_log, logging.WARNING, "%s", text)

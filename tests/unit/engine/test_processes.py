@@ -164,6 +164,18 @@ def test_without_processes_a_ticket_is_held_and_says_what_is_missing(tmp_path: P
         assert pool_of(engine).pids == []
 
 
+def test_an_engine_without_processes_says_so_when_it_opens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = Tasks()
+    few.task(name="few", where="process")(work.not_decorated)
+    for options in ({"processes": 1}, {"run": False}, {}):
+        with make(tmp_path / "data", include=[few], **options):
+            pass
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "tickets of few are held. Give it some: Engine(processes=" in warning
+
+
 def test_a_test_engine_runs_what_is_meant_for_a_process_itself() -> None:
     with TestEngine(include=[work.tasks]) as engine:
         ticket = engine.submit(work.who)
