@@ -50,6 +50,7 @@ from parkade.errors import (
     WaitInsideAttempt,
     WorkflowChanged,
 )
+from parkade.outcome import Outcome
 from parkade.policies import Backoff, Breaker, Limit, RetryPolicy, Secret
 from parkade.reader import Reader, open_readonly
 from parkade.tasks import AsyncTask, SyncTask, Task, Tasks
@@ -116,6 +117,7 @@ __all__ = [
     "NaiveDatetime",
     "NoAttempt",
     "NotDead",
+    "Outcome",
     "Page",
     "ParkadeError",
     "PartialSubmit",

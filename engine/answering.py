@@ -23,6 +23,7 @@ class Answering:
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
+        self._aliases: dict[int, int] = {}  # ids that were asked about -> whose end is awaited
 
     def inquire(self, ask: Ask, asked: Inquiry, loaded: Loaded | None) -> None:
         """Answers, or sees to it that somebody will."""
@@ -35,6 +36,8 @@ class Answering:
             shard.waiting.append((ask, found))
         elif isinstance(found, NotEnded):
             if not ask.is_abandoned:
+                if isinstance(asked, AwaitEnd) and asked.serial != found.serial:
+                    self._aliases[asked.serial] = found.serial
                 shard.awaiting.setdefault(found.serial, []).append(ask)
         elif isinstance(found, FromStore):
             self._ask_store(ask, found)
@@ -51,6 +54,8 @@ class Answering:
             if serial in awaiting:
                 for ask in awaiting.pop(serial):
                     self.inquire(ask, AwaitEnd(serial), None)
+                if self._aliases:
+                    self._aliases = {a: of for a, of in self._aliases.items() if of in awaiting}
 
     def _ask_store(self, ask: Ask, found: FromStore) -> None:
         shard = self._shard
@@ -89,6 +94,7 @@ class Answering:
     def _stop_waiting(self, serial: int) -> None:
         """Some of those who waited for this end have gone."""
         awaiting = self._shard.awaiting
+        serial = self._aliases.get(serial, serial)
         left = [ask for ask in awaiting.pop(serial, ()) if not ask.is_abandoned]
         if left:
             awaiting[serial] = left

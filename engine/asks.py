@@ -131,7 +131,9 @@ class ShardGroups(msgspec.Struct, frozen=True):
 class Ask:
     """One thing asked of one shard. The answer goes to `slot` of a waiter, or to `then`."""
 
-    __slots__ = ("asked", "door_bytes", "due_count", "size", "slot", "then", "waiter")
+    __slots__ = (
+        "asked", "births_bytes", "door_bytes", "due_count", "size", "slot", "then", "waiter",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -149,6 +151,7 @@ class Ask:
         self.slot = slot
         self.then = then
         self.size = size  # bytes that it may write, about
+        self.births_bytes = 0  # how many of them for what it brings forth
         self.door_bytes = door_bytes  # held against the door's bound until it is decided
         self.due_count = due_count  # tickets that were let in as due
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parkade.checks import check_text
 from parkade.clock import Clock
@@ -17,7 +17,14 @@ from parkade.errors import NoAttempt
 from parkade.verdicts import Cancelled
 from parkade.views import AttemptInfo
 
+if TYPE_CHECKING:
+    from parkade.calls import Call
+    from parkade.family import Family
+    from parkade.ticket import Ticket
+
 __all__ = ["RUNNING", "Attempt", "current_attempt"]
+
+T = TypeVar("T")
 
 KEY_PART_BYTES_MAX = 200  # services that take idempotency keys cut them at 255
 _log = logging.getLogger("parkade.attempt")
@@ -37,6 +44,7 @@ class Attempt:
         "_clock",
         "_deadline_ms",
         "_due_ms",
+        "_family",
         "_is_for_good",
         "_log",
         "fence",
@@ -65,6 +73,7 @@ class Attempt:
         tags: Mapping[str, str] | None = None,
         last_error: AttemptInfo | None = None,
         deadline_ms: int | None = None,
+        family: "Family | None" = None,
     ) -> None:
         """`due_ms`: the first due time, since the epoch; `deadline_ms`: on the monotonic clock."""
         self.ticket_id = ticket_id
@@ -79,6 +88,7 @@ class Attempt:
         self._clock = clock
         self._due_ms = due_ms
         self._deadline_ms = deadline_ms
+        self._family = family
         self._cancel_reason: str | None = None
         self._is_for_good = False
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -133,6 +143,19 @@ class Attempt:
         if self._deadline_ms is None:
             return None
         return timedelta(milliseconds=max(0, self._deadline_ms - self._clock.monotonic_ms()))
+
+    def submit(self, call: "Call[T]") -> "Ticket[T]":
+        """A child: a ticket that is made by the outcome of this attempt, exactly once, and that has
+        its id now. `call` is like `task.call(...)`.
+
+        It is made when the handler returns, or raises Snooze, Drop, Fail, Unsafe or Ambiguous; an
+        attempt that ends otherwise takes its children with it. Raises `ConfigError` for more than
+        1,000, `PayloadError` for one that is too large, `NoAttempt` once the attempt is over.
+        """
+        if self._family is None:
+            raise NoAttempt()
+        ticket: Ticket[T] = self._family.submit(call)
+        return ticket
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":

@@ -26,6 +26,7 @@ from parkade.shard.commands import (
     StartItem,
 )
 from parkade.shard.ticket import Ticket
+from parkade.submitting import draft_bytes
 
 if TYPE_CHECKING:
     from parkade.job import Job
@@ -388,6 +389,7 @@ def _split(outcomes: list[Outcome]) -> Iterator[tuple[list[Outcome], int]]:
         size = limits.OUTCOME_BYTES + len(outcome.result)
         if outcome.error is not None:
             size += len(outcome.error.message) + len(outcome.error.traceback)
+        size += sum(map(draft_bytes, outcome.born or ()))
         if listed and total + size > limits.COMMAND_BYTES_MAX:
             yield listed, total
             listed, total = [], 0

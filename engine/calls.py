@@ -12,7 +12,13 @@ import msgspec
 from parkade.durations import after_ms
 from parkade.errors import ConfigError
 from parkade.handlers import Handler, Unresolved
-from parkade.options import SubmitOptions, TaskSettings, record_options, with_indexed
+from parkade.options import (
+    REPLACE,
+    SubmitOptions,
+    TaskSettings,
+    record_options,
+    with_indexed,
+)
 from parkade.payload import PAYLOAD_BYTES_MAX, PayloadCodec, ResultCodec, check_size
 from parkade.store.record import Options, Submitted, UniqueClaim
 from parkade.templates import Template
@@ -46,7 +52,13 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
         ticket's end, `index_tags` are the tags that tickets of today are found by."""
         claim = None
         if self.unique is not None:
-            claim = UniqueClaim(self.unique, self.unique_mode, self.unique_until_ms, keep_ms)
+            claim = UniqueClaim(
+                self.unique,
+                self.unique_mode,
+                self.unique_until_ms,
+                keep_ms,
+                self.on_conflict == REPLACE,
+            )
         return Submitted(
             serial,
             part,

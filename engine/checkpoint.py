@@ -15,6 +15,8 @@ from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
 from parkade.store.batch import Batch, Claim, Commit, pack_ended
 from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
+from parkade.store.meta import encode_taken
+from parkade.store.outbox import FIRST_PLACE, pack_place
 
 __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
@@ -30,6 +32,8 @@ class Checkpoint:
         cut = core.cut()
         self.lsn = cut.lsn
         self.batch = Batch(cut.lsn, epoch, now_ms, settled_ms, cut.counters)
+        if cut.taken:
+            self.batch.taken = encode_taken(cut.taken)
         self.placed: dict[int, StoredAt | None] = {}
         self.commit: Commit | None = None
         self.is_sent = False
@@ -159,6 +163,11 @@ class Checkpoint:
             batch.leaves.append(pack_entry(*place, NEGATIVE))
             batch.lane_rows.append(pack_entry(*place))
         batch.lane_names |= flight.lane_names
+        for receiver, last in flight.handed.items():
+            spent = pack_place(receiver, FIRST_PLACE), pack_place(receiver, last)
+            batch.outbox_spent.append(spent)
+        for receiver, entries in flight.outbox.items():
+            batch.outbox |= {pack_place(receiver, at): _encode_row(e) for at, e in entries.items()}
 
 
 def _claim(row: UniqueRow) -> Claim:

@@ -41,7 +41,9 @@ from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED
 from parkade.shard.ticket import Ticket as Head
 from parkade.shard.ticket import TicketId, parse_id
 from parkade.showing import attempt_infos, ticket_info
+from parkade.store.record import Submitted
 from parkade.telling import tell
+from parkade.ticket import Ticket
 from parkade.verdicts import reason_text
 from parkade.views import AttemptInfo, CancelOutcome, TicketInfo, Why
 from parkade.why import Facts, explain, held_text
@@ -200,6 +202,11 @@ class Desk:
 
         command = Reschedule(known.serial, due_ms)
         return Request(call, "ticket.areschedule", [(self._shard(known), command)], finish)
+
+    def child(self, draft: Submitted, bound: "Task[..., Any] | None") -> Ticket[Any]:
+        """The handle of a ticket that an attempt has submitted."""
+        place = (draft.serial, draft.part)
+        return Ticket(self, place, draft.task, created=True, bound=bound)
 
     # ------------------------------------------------------------------------------ answers
 

@@ -38,7 +38,9 @@ class Directory:
     is_new: bool
 
     def identity(self, durability: str) -> Identity:
-        return Identity(self.path, self.manifest.salt, durability, self.is_new)
+        return Identity(
+            self.path, self.manifest.salt, durability, self.is_new, self.manifest.shards
+        )
 
     def finish(self) -> None:
         if self.is_new:

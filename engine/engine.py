@@ -194,8 +194,9 @@ class Engine(Looking):
                 raise
             try:
                 runtime.executor.attach_loop(loop)
-                runtime.start()
                 desk = Desk(runtime)
+                runtime.executor.runs.family_of = runtime.families(desk.child)
+                runtime.start()
                 self._submitting = Submitting(desk)
                 if runtime.drive.has_threads:
                     desk.serve(control_handlers(self))

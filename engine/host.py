@@ -63,6 +63,7 @@ class Host:
         self.fatal: BaseException | None = None
         self.steps = 0
         self._leaving = 0
+        self._is_handing_over = False
         self._read_clocks()
 
     # -------------------------------------------------------------------------- any thread
@@ -223,6 +224,10 @@ class Host:
     def _admit(self) -> None:
         """Which shard an error here comes from is not known: all are recovered from their disks."""
         try:
+            if self._is_handing_over:
+                self._is_handing_over = any(s.handing.is_behind for s in self.open_shards())
+                if self._is_handing_over:
+                    return
             self.attempts.admit(self.now_ms, self.mono_ms, self.settled_ms)
         except Exception as error:
             for shard in self.open_shards():
@@ -323,6 +328,20 @@ class Host:
 
     def shard_recovered(self, shard: ShardHost) -> None:
         self.attempts.give_back_unbegun(shard)
+        self.hand_over(shard)
+
+    def hand_over(self, shard: ShardHost | None = None) -> None:
+        """Every shard begins again with what it has for this one; None: with all that it has. Until
+        what was there before has arrived nothing is started: order within a key rests on it."""
+        self._is_handing_over = True
+        for other in self.open_shards():
+            if shard is None or other is shard:
+                other.handing.step()
+            else:
+                other.handing.restart(shard.number)
+
+    def shard(self, number: int) -> ShardHost | None:
+        return self.shards[number] if 0 <= number < len(self.shards) else None
 
     def explain(self, shard: ShardHost, ask: Ask, ticket: Ticket) -> None:
         """Answers why a ticket is not running, once what was seen for it is durable: the ticket in

@@ -5,6 +5,7 @@ limits that operators set (docs/architecture.md, The house). Same files, same re
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 
 import msgspec
@@ -124,7 +125,7 @@ class House:
         except BaseException:
             store.close()
             raise
-        lasting = Identity(identity.path, identity.salt, identity.durability, is_new=False)
+        lasting = dataclasses.replace(identity, is_new=False)
 
         def reopen() -> House:
             return cls.open(disk, lasting, sizing=sizing, entropy=entropy)

@@ -30,6 +30,7 @@ from parkade.shard.history import attempts_of
 from parkade.shard.memory import Unread
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import Ticket
+from parkade.shard.view import View
 
 __all__ = ["AGAIN", "FromStore", "NotEnded", "answer"]
 
@@ -73,7 +74,7 @@ def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) 
         return ticket
     if isinstance(asked, AwaitEnd):
         if ticket.state in (PENDING, RUNNING):
-            return NotEnded(asked.serial)
+            return NotEnded(ticket.serial)
         return _with_body(core, ticket)
     if asked.wants_history:
         return _with_history(ticket)
@@ -92,13 +93,9 @@ def _group_ends(core: Shard, asked: GroupEnds) -> FromStore:
 
 
 def _ticket(core: Shard, serial: int, loaded: Loaded | None) -> Ticket | Need | None:
-    ticket = core.look(serial)
-    if not isinstance(ticket, Unread):
-        return ticket
-    if loaded is None or serial not in loaded.tickets:
-        return Need([serial], [])
-    parked = loaded.tickets[serial]
-    return None if parked is None else parked.ticket
+    view = View(core.memory, loaded)
+    ticket = view.speaks_for(serial)
+    return view.verdict().need if isinstance(ticket, Unread) else ticket
 
 
 def _with_body(core: Shard, ticket: Ticket) -> "Seen | FromStore":

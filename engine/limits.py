@@ -19,10 +19,12 @@ __all__ = [
     "FIND_SLICE",
     "FORGET_MAX",
     "FRAME_MARGIN_BYTES",
+    "HAND_RETRY_MS",
     "HOUSE_JOURNAL_BYTES",
     "IDLE_COVER_MS",
     "LOAD_CHUNK",
     "LOST_CHUNK",
+    "OUTBOX_READ_MAX",
     "OUTCOME_BYTES",
     "POISON_WINDOW_MS",
     "RECOVERIES_IN_WINDOW_MAX",
@@ -69,6 +71,8 @@ WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
 LOAD_CHUNK = 256  # about 2 ms of reading between two frames
 REREADS_BEFORE_HOLD = 2
 BODY_FETCH_MAX = 256
+OUTBOX_READ_MAX = 256  # entries of an outbox read at a time
+HAND_RETRY_MS = 1_000  # after a hand-over that failed while its receiver was open
 EXPIRED_BYTES = 40  # what the record of one expired ticket writes
 START_BATCH_MAX = 512  # tickets in one Started
 

@@ -102,7 +102,7 @@ class Onlooker:
         with self.sight(is_fresh=is_fresh) as (core, reader, snapshot):
             settled_ms = snapshot.state().settled_ms
             got = answer(core, asked, None, settled_ms)
-            if isinstance(got, Need):
+            while isinstance(got, Need):
                 read = reader.load(got.serials, got.uniques)
                 for serial in read.damaged:
                     raise DamagedTicket(serial)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from parkade.index_keys import state_prefix
+from parkade.limits import OUTBOX_READ_MAX
 from parkade.reading import StoreReader
 from parkade.shard import Bounds, Shard
 from parkade.shard.states import RUNNING
@@ -33,6 +34,7 @@ class Identity:
     salt: bytes
     durability: str
     is_new: bool
+    shard_count: int = 1
 
 
 @dataclass(slots=True)
@@ -98,10 +100,12 @@ def open_shard(
         raise
     try:
         with store.snapshot() as snapshot:
-            core = core_at(snapshot, bounds)
+            core = core_at(snapshot, bounds, number=number, shard_count=identity.shard_count)
         reader = StoreReader(store, core.lane_number)
         replay(core, reader, journal.replay(), journal.directory)
+        core.epoch = journal.epoch
         adopt_running(core, reader)
+        fill_outbox(core, reader)
     except BaseException:
         journal.close(clean=False)
         store.close()
@@ -109,7 +113,9 @@ def open_shard(
     return OpenShard(core, journal, store, reader)
 
 
-def core_at(snapshot: Snapshot, bounds: Bounds | None = None) -> Shard:
+def core_at(
+    snapshot: Snapshot, bounds: Bounds | None = None, *, number: int = 0, shard_count: int = 1
+) -> Shard:
     """A core as the checkpoint left it that the snapshot shows."""
     return Shard(
         lsn=snapshot.lsn,
@@ -117,6 +123,10 @@ def core_at(snapshot: Snapshot, bounds: Bounds | None = None) -> Shard:
         lane_names=snapshot.lane_names(),
         lane_rows={lane: count for lane, count in snapshot.lane_row_counts().items() if count},
         bounds=bounds,
+        number=number,
+        shard_count=shard_count,
+        taken=snapshot.taken(),
+        has_outbox=bool(snapshot.outbox(limit=1)),
     )
 
 
@@ -137,6 +147,7 @@ def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str)
             )
         fresh = records[max(0, core.lsn + 1 - frame.first_lsn) :]
         load_named(core, reader, fresh)
+        core.epoch = frame.epoch
         for record in fresh:
             core.apply(record)
 
@@ -168,3 +179,11 @@ def adopt_running(core: Shard, reader: StoreReader) -> None:
         if serials:
             core.adopt(reader.load(serials).loaded)
         before = page.last
+
+
+def fill_outbox(core: Shard, reader: StoreReader) -> None:
+    """The first entries for each receiver: they go before any newer one."""
+    for receiver in sorted(core.outbox.beyond):
+        while core.outbox.wants_refill(receiver):
+            got = reader.outbox(receiver, core.outbox.last(receiver), OUTBOX_READ_MAX)
+            core.outbox.refill(receiver, got.entries, is_end=got.is_end)

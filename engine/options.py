@@ -19,6 +19,8 @@ from parkade.templates import cut_summary
 __all__ = [
     "CONFLICTS",
     "NO_OPTIONS",
+    "REPLACE",
+    "ROUTES",
     "UNIQUE_MODES",
     "SubmitOptions",
     "TaskSettings",
@@ -35,13 +37,16 @@ UniqueFor: TypeAlias = Duration | Literal["active", "kept"]
 
 # Their places are what is stored and what commands carry.
 CONFLICTS: Final = ("return", "error", "replace")
+REPLACE: Final = CONFLICTS.index("replace")
 UNIQUE_MODES: Final = ("kept", "active", "for")
+ROUTES: Final = ("on_done", "on_dead", "on_cancel")
 
 PRIORITY_MAX = 32_767
 TAGS_MAX = 32
 _TASK_OPTIONS = frozenset(
     {"name", "aliases", "retry", "timeout", "lease", "key", "unique", "target", "breaker", "limits"}
     | {"priority", "expires", "max_snoozes", "on_crash", "where", "keep", "tags", "summary"}
+    | {*ROUTES}
 )
 
 
@@ -66,6 +71,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     where: Where = "auto"
     keep_ms: int | None = None
     tags: Mapping[str, str] | None = None
+    on_done: str | None = None  # routes: as `routing.named_routes` makes them of tasks
+    on_dead: str | None = None
+    on_cancel: str | None = None
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,6 +93,9 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: StoredRetry | None = None
     tags: dict[str, str] | None = None
     summary: str | None = None
+    on_done: str | None = None
+    on_dead: str | None = None
+    on_cancel: str | None = None
 
 
 NO_OPTIONS = SubmitOptions()
@@ -208,6 +219,10 @@ def _read_summary(call: str, name: str, value: Any, fields: _Fields) -> None:
     fields[name] = cut_summary(value)
 
 
+def _read_route(call: str, name: str, value: Any, fields: _Fields) -> None:
+    fields[name] = value
+
+
 def _read_retry(call: str, name: str, value: Any, fields: _Fields) -> None:
     fields[name] = as_policy(value, call=call).stored(call=call)
 
@@ -226,7 +241,7 @@ _READERS: dict[str, Callable[[str, str, Any, _Fields], None]] = {
     "retry": _read_retry,
     "tags": _read_tags,
     "summary": _read_summary,
-}
+} | dict.fromkeys(ROUTES, _read_route)
 
 
 def record_options(settings: TaskSettings, options: SubmitOptions) -> Options | None:
@@ -240,6 +255,7 @@ def record_options(settings: TaskSettings, options: SubmitOptions) -> Options | 
     retry = options.retry
     priority = settings.priority if options.priority is None else options.priority
     expires = settings.expires_ms if options.expires_ms is None else options.expires_ms
+    routes = [options.on_done, options.on_dead, options.on_cancel]
     stored = Options(
         target=options.target,
         priority=priority,
@@ -250,6 +266,7 @@ def record_options(settings: TaskSettings, options: SubmitOptions) -> Options | 
         max_attempts=None if retry is None else retry.max_attempts,
         delays_ms=None if retry is None else retry.delays_ms,
         max_elapsed_ms=None if retry is None else retry.max_elapsed_ms,
+        routes=routes if any(routes) else None,
         jitter=0 if retry is None else retry.jitter,
     )
     return None if stored == _NOTHING else stored

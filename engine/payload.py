@@ -11,12 +11,13 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Never, NoReturn, NotRequired, TypedDict, Union, cast, get_origin
+from typing import Any, Never, NoReturn, NotRequired, TypedDict, Union, cast, get_args, get_origin
 
 import msgspec
 
 from parkade.errors import ConfigError, PayloadError
 from parkade.handlers import Handler
+from parkade.outcome import Outcome
 from parkade.wording import bytes_text, closest
 
 __all__ = ["PAYLOAD_BYTES_MAX", "PayloadCodec", "ResultCodec", "check_size", "decode_untyped"]
@@ -340,6 +341,8 @@ def _encode_foreign(value: Any) -> Any:
         if isinstance(value, base):
             plain: Callable[[Any], Any] = getattr(base, f"__{base.__name__}__", base)
             return plain(value)
+    if isinstance(value, Outcome):
+        return value.stored()
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None:
         if isinstance(value, pydantic.BaseModel):
@@ -352,6 +355,8 @@ def _encode_foreign(value: Any) -> Any:
 
 def _decode_foreign(wanted: Any, stored: Any) -> Any:
     """The inverse; what is returned unchanged, msgspec itself refuses with the field's path."""
+    if (get_origin(wanted) or wanted) is Outcome:
+        return _outcome(wanted, stored)
     if not isinstance(wanted, type) or isinstance(stored, wanted):
         return stored
     make: Any = wanted
@@ -362,6 +367,26 @@ def _decode_foreign(wanted: Any, stored: Any) -> Any:
     if pydantic is not None and issubclass(wanted, pydantic.BaseModel):
         return make.model_validate(stored)
     return stored
+
+
+def _outcome(wanted: Any, stored: Any) -> Any:
+    """The outcome that a route is told of, with its result by the annotation, like `Outcome[str]`:
+    decoded when it is asked for, so that a route that does not ask never fails of it."""
+    if isinstance(stored, Outcome) or not isinstance(stored, Mapping):
+        return stored
+    (hint,) = get_args(wanted) or (Any,)
+
+    def decode(result: bytes) -> Any:
+        try:
+            return msgspec.msgpack.decode(result, type=hint, dec_hook=_decode_foreign)
+        except Exception as error:
+            problem, path = said(error)
+            where = f" {path}" if path else ""
+            task = str(cast(Mapping[str, Any], stored).get("task", ""))
+            text = f"its result{where} does not fit the annotation of the route: {problem}"
+            raise PayloadError(task, text) from error
+
+    return Outcome.of(cast(Mapping[str, Any], stored), decode)
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_encode_foreign).encode

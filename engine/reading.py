@@ -13,24 +13,28 @@ from parkade.shard.commands import Loaded, Need, UniqueRow
 from parkade.shard.commands import Parked as ParkedTicket
 from parkade.shard.history import AttemptRow
 from parkade.shard.lanes import LaneKey
+from parkade.shard.outbox import Place
 from parkade.shard.placement import SweepAsk, Swept, SweptEntry
 from parkade.shard.refill import RefillAsk, Refilled
 from parkade.shard.states import PENDING
 from parkade.shard.ticket import HeadDamage, StoredAt, Ticket, decode_ticket
 from parkade.shard.unique import unique_name_of
 from parkade.store.entry import POSITION_FIRST
+from parkade.store.outbox import pack_place, receiver_key, unpack_place
 from parkade.store.parked import ParkedReader
+from parkade.store.record import Submitted
 from parkade.store.rows import RowDamaged
 from parkade.store.snapshot import Snapshot
 
 __all__ = [
-    "Body", "DamagedTicket", "GroupCounts", "GroupTickets", "Heads", "History", "Read",
-    "StoreReader", "SweepRead",
+    "Body", "DamagedTicket", "GroupCounts", "GroupTickets", "Heads", "History", "OutboxRead",
+    "Read", "StoreReader", "SweepRead",
 ]  # fmt: skip
 
 END_PAGE = 16  # serials of a group that are looked at together, from either end
 _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 _decode_attempt = msgspec.msgpack.Decoder(AttemptRow).decode
+_decode_draft = msgspec.msgpack.Decoder(Submitted).decode
 
 
 class DamagedTicket(Exception):
@@ -80,6 +84,14 @@ class Body(msgspec.Struct):
 class History(msgspec.Struct):
     snapshot_commit: int
     rows: list[AttemptRow]
+
+
+class OutboxRead(msgspec.Struct):
+    """Entries of an outbox for one receiver, in order; `is_end`: there are no more."""
+
+    snapshot_commit: int
+    entries: list[tuple[Place, Submitted]]
+    is_end: bool
 
 
 class Heads(msgspec.Struct):
@@ -164,6 +176,14 @@ class StoreReader:
         with self.store.snapshot() as snapshot:
             rows = [_decode_attempt(row) for _, row in snapshot.history(serial)]
             return History(snapshot.commit, rows)
+
+    def outbox(self, receiver: int, after: Place, limit: int) -> OutboxRead:
+        """The entries for a receiver from behind a place on, as many as said."""
+        with self.store.snapshot() as snapshot:
+            prefix = receiver_key(receiver)
+            rows = snapshot.outbox(after=pack_place(receiver, after), prefix=prefix, limit=limit)
+            entries = [(Place(*unpack_place(key)[1]), _decode_draft(row)) for key, row in rows]
+            return OutboxRead(snapshot.commit, entries, len(rows) < limit)
 
     def ended(self, state: int, digest: bytes, before_ms: int, limit: int) -> list[int]:
         """Tickets of a task that ended in `state` before a time, those that ended first coming

@@ -14,10 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
+import msgspec
+
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import Clock
+from parkade.family import Family
 from parkade.job import Job
-from parkade.settling import Settler
+from parkade.settling import Settler, is_stated
 from parkade.shard.commands import Outcome
 from parkade.telling import tell
 
@@ -49,6 +52,7 @@ class Run:
         "attempt",
         "cancel_reason",
         "deadline_ms",
+        "family",
         "has_begun",
         "is_for_good",
         "job",
@@ -64,6 +68,7 @@ class Run:
         self.place = place
         self.key = (job.serial, job.fence)
         self.attempt: Attempt | None = None  # from when the handler begins
+        self.family: Family | None = None  # likewise: its children
         self.cancel_reason: str | None = None
         self.is_for_good = False
         self.has_begun = False
@@ -83,6 +88,7 @@ class Runs:
         self.deliver = deliver
         self.settler = settler
         self.is_closed = False
+        self.family_of: Callable[[Job], Family] | None = None
         self._clock = clock
         self._table: dict[tuple[int, int], Run] = {}
         self._lock = threading.Lock()
@@ -210,6 +216,8 @@ class Runs:
     def _attempt_of(self, run: Run) -> Attempt:
         job, ticket = run.job, run.job.ticket
         options = ticket.options
+        if self.family_of is not None:
+            run.family = self.family_of(job)
         return Attempt(
             job.ticket_id,
             ticket.task,
@@ -223,17 +231,23 @@ class Runs:
             tags=None if options is None else options.tags,
             last_error=job.last_error(),
             deadline_ms=run.deadline_ms,
+            family=run.family,
         )
 
     def _outcome_of(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
         attempt = run.attempt
         assert attempt is not None, run.key
+        children = None if run.family is None else run.family.end()
         ran_ms = self._clock.monotonic_ms() - run.started_ms
         if run.timeout_ms is not None and ran_ms >= run.timeout_ms:
             return self.settler.overran(run.job, run.timeout_ms, ran_ms, error)
         if error is not None:
-            return self.settler.raised(run.job, attempt, error, ran_ms)
-        return self.settler.returned(run.job, attempt, value, ran_ms)
+            outcome = self.settler.raised(run.job, attempt, error, ran_ms)
+        else:
+            outcome = self.settler.returned(run.job, attempt, value, ran_ms)
+        if children and is_stated(outcome, error):
+            return msgspec.structs.replace(outcome, born=children)
+        return outcome
 
 
 def _leave_fork(error: BaseException | None) -> NoReturn:

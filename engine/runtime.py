@@ -4,12 +4,14 @@
 rules are in the shards, the passes in `parkade.host` (docs/architecture.md, Opening).
 """
 
+import dataclasses
 import logging
 import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from parkade.admission import Admission
 from parkade.asking import Asker
@@ -19,6 +21,7 @@ from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
 from parkade.drive import Drive
 from parkade.errors import EngineClosed
+from parkade.family import Family
 from parkade.guards import Guards
 from parkade.host import Host
 from parkade.house import House
@@ -26,7 +29,9 @@ from parkade.io import ShardIO, Writer
 from parkade.job import Job
 from parkade.levers import Levers
 from parkade.opening import Identity, OpenShard, open_shard
+from parkade.placing import Placing
 from parkade.policies import RetryPolicy
+from parkade.routing import Routing
 from parkade.serials import Serials
 from parkade.shard.ticket import Ticket, format_id
 from parkade.shard_host import ShardHost
@@ -34,7 +39,7 @@ from parkade.store.disk import Disk, RealDisk
 from parkade.store.errors import StoreError
 from parkade.store.journal import Sizing
 from parkade.store.parked import Parked
-from parkade.store.record import Leased
+from parkade.store.record import Leased, Submitted
 from parkade.tasks import Tasks
 from parkade.telling import tell
 from parkade.translating import opening_error, shard_error
@@ -135,9 +140,7 @@ class Runtime:
         try:
             opened = runtime._open_shards()
             directory.finish()
-            runtime.identity = Identity(
-                directory.path, directory.manifest.salt, options.durability, is_new=False
-            )
+            runtime.identity = dataclasses.replace(runtime.identity, is_new=False)
             runtime._wire(opened)
         except BaseException as error:
             _discard_all(opened)
@@ -226,6 +229,7 @@ class Runtime:
             default_retry=options.default_retry.numbers(),
         )
         make_io = self.drive.make_io
+        self._make_births()
         self._house_io = make_io("parkade-house", self.host.post)
         self.writer = Writer("parkade-writer", self.host.post)
         self.ios = [
@@ -253,6 +257,7 @@ class Runtime:
         self.host.attempts, self.host.levers = self.attempts, self.levers
         for shard in self.shards:
             shard.explain = self.host.explain
+            shard.kin = self.routing
         if options.max_ready is not None:
             waits = options.when_full == "wait" and self.drive.has_threads
             self.host.inbox.valve = Valve(options.max_ready, waits=waits)
@@ -266,10 +271,22 @@ class Runtime:
                 shard.refuse(error)
         self.asker = Asker(self.host.inbox, self.drive)
 
+    def _make_births(self) -> None:
+        """What gives serials and parts to new tickets, and makes those of routes."""
+        self.placing = Placing(
+            self.serials,
+            self.shard_count,
+            self.options.keep_done_ms,
+            self.options.index_tags or (),
+            lambda number: self.shards[number].status == "refused",
+        )
+        self.routing = Routing(self.tasks, self.placing, self.salt, self.report)
+
     def start(self) -> None:
         """Settles the attempts that the last owner lost, then opens the door."""
         shards = self.host.open_shards()
         self.lost_at_open = sum(len(shard.core.running) for shard in shards)
+        self.host.hand_over()
         self.attempts.settle_lost(shards, self._begin_admission)
         self.drive.start(self)
 
@@ -340,6 +357,16 @@ class Runtime:
 
     def id_of(self, ticket: Ticket) -> str:
         return format_id(ticket.serial, ticket.part, self.salt)
+
+    def families(self, handle: Callable[[Submitted, Any], Any]) -> Callable[[Job], Family]:
+        """Who the children of an attempt are submitted to; `handle` makes what a handler gets."""
+        return lambda job: Family(
+            self.placing,
+            job.part,
+            now_ms=self.clock.now_ms,
+            payload_bytes_max=self.options.max_payload,
+            handle=handle,
+        )
 
     # ------------------------------------------------------------------------------- stopping
 

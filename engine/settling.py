@@ -34,7 +34,7 @@ from parkade.views import AttemptInfo
 if TYPE_CHECKING:
     from parkade.job import Job
 
-__all__ = ["Settler", "find_verdict"]
+__all__ = ["Settler", "find_verdict", "is_stated"]
 
 _log = logging.getLogger("parkade.attempt")
 
@@ -335,6 +335,21 @@ def _described(error: BaseException) -> ErrorText:
         return describe(error)
     finally:
         traceback_of.__set__(error, trace)
+
+
+_STATED_KINDS = {
+    "done", "result_lost", "snooze", "drop", "failed", "unsafe", "ambiguous",
+}  # fmt: skip
+
+
+def is_stated(outcome: Outcome, error: BaseException | None) -> bool:
+    """Whether the handler has stated the outcome itself: it returned, or raised a verdict on the
+    ticket. Not so where it failed, asks for another attempt, or was stopped."""
+    if outcome.kind not in _STATED_KINDS:
+        return False
+    if error is None:
+        return outcome.kind in ("done", "result_lost")
+    return isinstance(find_verdict(error), Snooze | Drop | Fail | Unsafe | Ambiguous)
 
 
 def find_verdict(error: BaseException) -> Verdict | Cancelled | None:

@@ -11,16 +11,19 @@ from typing import Any
 
 from parkade import limits
 from parkade.answering import Answering
+from parkade.arrivals import Arrivals, pass_over_damage
 from parkade.asks import Ask, Inquiry
 from parkade.checkpointing import Checkpointing
 from parkade.errors import EngineClosed
+from parkade.handing import Handing
 from parkade.host_port import HostPort
 from parkade.io import ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.read_ahead import ReadAhead
 from parkade.reading import Read
 from parkade.retention import Retention
-from parkade.shard.commands import Loaded, Need, Submit, Verdict
+from parkade.shard.births import Kin, births_bytes
+from parkade.shard.commands import Deliver, Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
@@ -44,11 +47,13 @@ class ShardHost:
         self.error: BaseException | None = None
         self.asks: deque[Ask] = deque()
         self.submits: deque[Ask] = deque()
+        self.arrivals = Arrivals()
         self.awaiting: dict[int, list[Ask]] = {}
         self._answering = Answering(self)
         self.quarantined: set[int] = set()
         # Answers why a ticket is not running: what holds it is known outside of its shard.
         self.explain: Callable[[ShardHost, Ask, Ticket], None] | None = None
+        self.kin: Kin | None = None  # who hears of the ends of its tickets
         self.recoveries = self.checkpoints = self.callbacks_failed = 0
         self._failed_at_ms: int | None = None
         self.recover_at_ms: int | None = None
@@ -60,6 +65,7 @@ class ShardHost:
     def install(self, opened: OpenShard) -> None:
         """Begins to serve what was opened or recovered."""
         self.core, self.journal = opened.core, opened.journal
+        self.core.births.kin = self.kin
         self.store, self.reader = opened.store, opened.reader
         self.durable_lsn = self.core.lsn
         self.outputs: deque[tuple[int, Ask, Any]] = deque()
@@ -77,6 +83,7 @@ class ShardHost:
         self.read_ahead = ReadAhead(self)
         self.checkpointing = Checkpointing(self)
         self.retention = Retention(self, self.host.keep_ms)
+        self.handing = Handing(self)
         self.status, self.error = OPEN, None
         self.is_stirred = True
 
@@ -112,6 +119,8 @@ class ShardHost:
             self.fail_one(ask, self._refusal())
         elif type(ask.asked) is Submit:
             self.submits.append(ask)
+        elif type(ask.asked) is Deliver:
+            self.arrivals.put(ask)
         else:
             self.asks.append(ask)
 
@@ -145,6 +154,7 @@ class ShardHost:
         self.read_ahead.ask()
         self.retention.step()
         self.checkpointing.step()
+        self.handing.step()
         self.hand_frame()
         self._cover_when_idle()
 
@@ -172,7 +182,7 @@ class ShardHost:
         if self.journal.has_room(need_bytes):
             self._wanted_bytes = 0
             return True
-        if type(ask.asked) is not Submit and self.journal.fits(need_bytes):
+        if type(ask.asked) not in (Submit, Deliver) and self.journal.fits(need_bytes):
             return True
         self._wanted_bytes = need_bytes
         return type(ask.asked) is Submit and self.is_full
@@ -186,7 +196,7 @@ class ShardHost:
         """Whether another turn has work without anything new coming in."""
         if self.status != OPEN:
             return False
-        has_asks = bool(self.asks or self.submits) and not self._is_waiting
+        has_asks = self._has_undecided and not self._is_waiting
         return has_asks or self.checkpointing.is_building
 
     def wait_ms(self) -> int:
@@ -204,12 +214,17 @@ class ShardHost:
         wake_ms = self.placement.next_wake()
         self._wall_due_ms = NEVER_MS if wake_ms is None else wake_ms
         due_ms = self.host.mono_ms + limits.WAIT_MS_MAX
-        for next_ms in (self.checkpointing.next_ms(), self.retention.next_ms()):
+        own = (self.checkpointing.next_ms(), self.retention.next_ms(), self.handing.next_ms())
+        for next_ms in own:
             if next_ms is not None and next_ms < due_ms:
                 due_ms = next_ms
         if self.uncovered_since_ms is not None:
             due_ms = min(due_ms, self.uncovered_since_ms + limits.IDLE_COVER_MS)
         self._mono_due_ms = due_ms
+
+    @property
+    def _has_undecided(self) -> bool:
+        return bool(self.asks or self.submits or self.arrivals.queue)
 
     @property
     def takes_submits(self) -> bool:
@@ -231,15 +246,18 @@ class ShardHost:
         if self.status != OPEN:
             return True
         return not (
-            self.asks or self.submits or self.waiting or self.loading or self.records
+            self._has_undecided or self.waiting or self.loading or self.records
             or self.frame_in_flight or self.outputs or self.checkpointing.is_busy
-            or not self.core.dirty.is_empty
+            or not self.core.dirty.is_empty or self.handing.is_busy
         )  # fmt: skip
 
     def _decide_some(self) -> None:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
         self._is_waiting = False
-        for queue, is_taken in ((self.asks, True), (self.submits, self.takes_submits)):
+        takes_new = self.takes_submits
+        for queue, is_taken in (
+            (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, takes_new),
+        ):  # fmt: skip
             for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX)):
                 if not is_taken or not self._takes(queue[0]):
                     self._is_waiting = True
@@ -252,6 +270,8 @@ class ShardHost:
         """Answers, or sets aside, one ask; an error in deciding fails it alone."""
         self.is_stirred = True
         asked, host = ask.asked, self.host
+        if self.arrivals.holds(ask):
+            return
         try:
             if isinstance(asked, Inquiry):
                 self._answering.inquire(ask, asked, loaded)
@@ -264,10 +284,19 @@ class ShardHost:
         if verdict.need is not None:
             self.waiting.append((ask, verdict.need))
             return
+        births = births_bytes(verdict.records)
+        if births > ask.births_bytes:
+            # Known only now: it is decided anew where there is room for it.
+            ask.size += births - ask.births_bytes
+            ask.births_bytes = births
+            if not self._takes(ask):
+                self.asks.appendleft(ask)
+                return
         host.decided(ask)
         self._apply(verdict, loaded, ask.size)
         if self.status == OPEN:
             self.hold(ask, verdict.answers)
+            self.asks.extendleft(reversed(self.arrivals.release(ask)))
         else:
             self.fail_one(ask, self._refusal())
 
@@ -326,6 +355,8 @@ class ShardHost:
         self.frame_in_flight = False
         self.durable_lsn = lsn
         self.uncovered_since_ms = self.host.mono_ms
+        # Before anybody is told: who hears of an end finds what it brought forth on its way.
+        self.handing.step()
         outputs = self.outputs
         while outputs and outputs[0][0] <= lsn:
             _, ask, value = outputs.popleft()
@@ -376,12 +407,13 @@ class ShardHost:
                 return
         outputs = [ask for _, ask, _ in self.outputs]
         self.outputs.clear()
+        deliveries = self._drop_deliveries()
         # What only asked is asked again; what was to change something may have done so.
         again = [ask for ask in outputs if isinstance(ask.asked, Inquiry)]
         held = [ask for ask in outputs if not isinstance(ask.asked, Inquiry)]
         self.asks.extendleft(reversed(again + self._set_aside_asks()))
         self.host.shard_failed(self)
-        self._fail(held, error)
+        self._fail(held + deliveries, error)
         if self.checkpointing.is_sent:
             return
         if is_passing:
@@ -423,9 +455,7 @@ class ShardHost:
         self.host.report(f"shard {self.number:02d} is closed", error)
         was_served = self.status in (OPEN, RECOVERING) and hasattr(self, "core")
         self.status, self.error = REFUSED, error
-        asks, held = [*self.asks, *self.submits], list[Ask]()
-        self.asks.clear()
-        self.submits.clear()
+        asks, held = self._undecided(), list[Ask]()
         if was_served:
             asks += self._set_aside_asks()
             held = [ask for _, ask, _ in self.outputs]
@@ -435,14 +465,29 @@ class ShardHost:
 
     def refuse_rest(self) -> None:
         """At the end of a stop: whoever still waits gets an answer."""
-        asks = [*self.asks, *self.submits]
+        asks = self._undecided()
         if hasattr(self, "core"):
             asks += self._set_aside_asks()
             asks += [ask for _, ask, _ in self.outputs]
-        self.asks.clear()
-        self.submits.clear()
         for ask in asks:
             self.fail_one(ask, EngineClosed("engine.stop"))
+
+    def _undecided(self) -> list[Ask]:
+        """What waits for its turn, taken out."""
+        asks = [*self.asks, *self.submits, *self.arrivals.drop()]
+        self.asks.clear()
+        self.submits.clear()
+        return asks
+
+    def _drop_deliveries(self) -> list[Ask]:
+        """Hand-overs that are not decided, taken out: their senders begin again."""
+        dropped = self.arrivals.drop()
+        aside = [*(self.loading or []), *self.waiting]
+        dropped += [ask for ask, _ in aside if type(ask.asked) is Deliver]
+        self.loading = None
+        self.waiting = [item for item in aside if type(item[0].asked) is not Deliver]
+        self.asks.extend(ask for ask in dropped if type(ask.asked) is not Deliver)
+        return [ask for ask in dropped if type(ask.asked) is Deliver]
 
     def _set_aside_asks(self) -> list[Ask]:
         """What waits for the store or for an end, taken out."""
@@ -459,6 +504,7 @@ class ShardHost:
     def fail_one(self, ask: Ask, failure: BaseException) -> None:
         """Undecided no more. Nobody else is kept from an answer by what this one's asker does."""
         self.host.decided(ask)
+        self.asks.extendleft(reversed(self.arrivals.release(ask)))
         try:
             ask.fail(failure, self.host.wakeups)
         except Exception as error:
@@ -504,6 +550,9 @@ class ShardHost:
             self.waiting = batch + self.waiting
             return
         for ask, need in batch:
+            if type(ask.asked) is Deliver:
+                for error in pass_over_damage(need, got):
+                    self.host.report("a unique that a child asks for", error)
             damage = got.damage_to(need)
             if damage is not None:
                 self.fail_one(ask, self.host.failure(self.number, damage))

@@ -11,14 +11,13 @@ from parkade.checks import NAME_BYTES_MAX
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.limits import COMMAND_BYTES_MAX
 from parkade.shard.commands import Answer, Refusal, Submit
-from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
 from parkade.store.record import Submitted
 from parkade.ticket import Ticket
 
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["Submitting"]
+__all__ = ["Submitting", "draft_bytes"]
 
 DRAFT_BYTES = 300  # what a plain draft holds beside its payload, about
 _encode = msgspec.msgpack.Encoder().encode
@@ -30,17 +29,13 @@ class Submitting:
     def __init__(self, desk: "Desk") -> None:
         self._desk = desk
         runtime = desk.runtime
-        self._serials = runtime.serials
-        self._shards = runtime.shards
+        self._placing = runtime.placing
         self._shard_count = runtime.shard_count
-        self._keep_ms = runtime.options.keep_done_ms
-        self._index_tags = runtime.options.index_tags or ()
-        self._never_ms = 1 << 52
 
     def one(self, prepared: Prepared, bound: Any) -> Request[Ticket[Any]]:
         """A single submit: the fast way."""
-        serial = self._serials.take(1, prepared.at_ms)
-        draft = self._draft(prepared, serial)
+        serial = self._placing.serials(1, prepared.at_ms)
+        draft = self._placing.draft(prepared, serial)
         conflict = prepared.on_conflict
         command = Submit([draft], [conflict] if conflict else None)
         shard = draft.part % self._shard_count
@@ -53,7 +48,7 @@ class Submitting:
             f"{prepared.task}.asubmit",
             [(shard, command)],
             finish,
-            sizes=(_bytes_of(draft),),
+            sizes=(draft_bytes(draft),),
         )
 
     def many(
@@ -61,8 +56,8 @@ class Submitting:
     ) -> Request[list[Ticket[Any] | Exception]]:
         """A chunk: one command a shard; for each, in order, its ticket or why it has none. A shard
         that fails costs the others' tickets nothing."""
-        first = self._serials.take(len(prepared), prepared[0].at_ms)
-        drafts = [self._draft(one, first + n) for n, one in enumerate(prepared)]
+        first = self._placing.serials(len(prepared), prepared[0].at_ms)
+        drafts = [self._placing.draft(one, first + n) for n, one in enumerate(prepared)]
         asks: list[tuple[int, Submit]] = []
         places: list[list[int]] = []
         sizes: list[int] = []
@@ -91,7 +86,7 @@ class Submitting:
         sizes = [0] * self._shard_count
         for place, draft in enumerate(drafts):
             shard = draft.part % self._shard_count
-            size = _bytes_of(draft)
+            size = draft_bytes(draft)
             if places[shard] and sizes[shard] + size > COMMAND_BYTES_MAX:
                 yield shard, places[shard], sizes[shard]
                 places[shard], sizes[shard] = [], 0
@@ -100,27 +95,6 @@ class Submitting:
         for shard, listed in enumerate(places):
             if listed:
                 yield shard, listed, sizes[shard]
-
-    def _draft(self, prepared: Prepared, serial: int) -> Submitted:
-        if prepared.key is not None:
-            part = part_of_key(prepared.key)
-        elif prepared.unique is not None:
-            part = part_of_unique(prepared.task, prepared.unique)
-        else:
-            part = self._healthy(part_of_serial(serial))
-        keep_ms = self._never_ms if self._keep_ms is None else self._keep_ms
-        return prepared.draft(serial, part, keep_ms=keep_ms, index_tags=self._index_tags)
-
-    def _healthy(self, part: int) -> int:
-        """While a shard is refused, tickets without key or unique take parts of the others."""
-        count = self._shard_count
-        if self._shards[part % count].status != "refused":
-            return part
-        for step in range(count):
-            candidate = part + step if part + step <= 0xFFFF else part - count + step
-            if self._shards[candidate % count].status != "refused":
-                return candidate
-        return part
 
     def _ticket(
         self, shard: int, draft: Submitted, answer: Answer | Refusal, bound: Any
@@ -149,7 +123,7 @@ class Submitting:
         return DuplicateTicket(holder, unique=draft.unique.name, standing=standing)
 
 
-def _bytes_of(draft: Submitted) -> int:
+def draft_bytes(draft: Submitted) -> int:
     """What a draft holds at the door and writes, about, and rather more than less."""
     size = len(draft.payload) + DRAFT_BYTES
     if draft.options is not None:

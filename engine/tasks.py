@@ -33,9 +33,11 @@ from parkade.durations import Duration
 from parkade.errors import ConfigError, EngineClosed, UnknownTask
 from parkade.handlers import Handler
 from parkade.options import NO_OPTIONS, SubmitOptions, TaskSettings, read_options, read_settings
+from parkade.outcome import Outcome
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import DEFAULT_POLICY, Breaker, Limit, RetryPolicy, StoredRetry
 from parkade.reachable import check_reachable
+from parkade.routing import named_routes
 from parkade.store.record import Options
 from parkade.wording import shown
 
@@ -150,25 +152,29 @@ class Task(Generic[P, R]):
         retry: RetryPolicy | int | Sequence[Duration] | UnsetType | None = UNSET,
         tags: Mapping[str, str] | None = None,
         summary: str | None = None,
+        on_done: "Task[[Outcome[R]], Any] | None" = None,
+        on_dead: "Task[[Outcome[R]], Any] | None" = None,
+        on_cancel: "Task[[Outcome[R]], Any] | None" = None,
         **unknown: Never,
     ) -> Self:
         """The same task with options for its submits; it can be kept and used again.
 
         They come on top of those that were set before; None leaves an option as it is, save
         `retry=None`, which means one execution. `unique` holds for as long as the ticket is kept,
-        or for `unique_for`. Raises `ConfigError` and `NaiveDatetime`, here and not at the submit.
+        or for `unique_for`. `on_done`, `on_dead`, `on_cancel`: tasks that are told of its end.
+        Raises `ConfigError` and `NaiveDatetime`, here and not at the submit.
         """
         given: dict[str, Any] = dict(
             delay=delay, at=at, unique=unique, unique_for=unique_for, on_conflict=on_conflict,
             key=key, target=target, priority=priority, expires=expires, timeout=timeout,
-            tags=tags, summary=summary, **unknown,
+            tags=tags, summary=summary, on_done=on_done, on_dead=on_dead, on_cancel=on_cancel,
+            **unknown,
         )  # fmt: skip
         if retry is not UNSET:
             given["retry"] = retry
-        definition = self.definition
-        options = read_options(
-            f"{self.name}.options", given, self._options, has_unique=definition.has_unique
-        )
+        definition, call = self.definition, f"{self.name}.options"
+        given = named_routes(call, given)
+        options = read_options(call, given, self._options, has_unique=definition.has_unique)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._options = options
@@ -195,6 +201,11 @@ class Task(Generic[P, R]):
     def settings(self) -> TaskSettings:
         """What the decorator set."""
         return self.definition.settings
+
+    @property
+    def submit_options(self) -> SubmitOptions:
+        """What `options` set."""
+        return self._options
 
     @property
     def where(self) -> Literal["auto", "thread", "loop", "process"]:
@@ -379,6 +390,9 @@ class Tasks:
         keep: Duration | None = None,
         tags: Mapping[str, str] | None = None,
         summary: str | None = None,
+        on_done: "Task[..., Any] | None" = None,
+        on_dead: "Task[..., Any] | None" = None,
+        on_cancel: "Task[..., Any] | None" = None,
     ) -> TaskDecorator: ...
     def task(self, *fn: Any, **given: Any) -> Any:
         """Register a handler: `@engine.task`, or `@engine.task(name="billing.charge", ...)`.
@@ -443,7 +457,7 @@ class Tasks:
         if more or not callable(fn):
             advice = f'decorate a function, or give options by name: {call}(name="...")'
             raise ConfigError(f"{call}({shown(fn)}): that is no function; {advice}", code="PK-306")
-        settings = read_settings(call, given)
+        settings = read_settings(call, named_routes(call, given))
         handler = Handler(fn, call=call)
         name = settings.name or handler.default_name
         if not settings.name and not name.isidentifier():

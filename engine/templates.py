@@ -29,6 +29,7 @@ import msgspec
 from parkade.checks import NAME_BYTES_MAX, utf8_length
 from parkade.errors import ConfigError, PayloadError
 from parkade.handlers import Handler
+from parkade.outcome import Outcome
 from parkade.policies import Secret
 
 __all__ = ["SUMMARY_CHARS_MAX", "Template"]
@@ -224,7 +225,7 @@ def cut_summary(text: str) -> str:
 
 def is_closed(owner: Any) -> bool:
     """Whether a class names all its fields: a Struct, a dataclass, an attrs class, a plain type."""
-    plain = (msgspec.Struct, str, int, float, bytes, list, tuple, set)
+    plain = (msgspec.Struct, Outcome, str, int, float, bytes, list, tuple, set)
     return (
         issubclass(owner, plain)
         or dataclasses.is_dataclass(owner)

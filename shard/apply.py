@@ -7,12 +7,14 @@ its ticket in another state, under another fence, or gone, changes nothing (`NEX
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import UniqueRow
 from parkade.shard.grouping import group_of_dead
 from parkade.shard.history import AttemptRow, outcome_of_buried
 from parkade.shard.lanes import IN_HAND, Lanes
 from parkade.shard.memory import Memory
+from parkade.shard.outbox import Outbox, Place
 from parkade.shard.placement import Placement
 from parkade.shard.states import (
     DEAD,
@@ -23,17 +25,27 @@ from parkade.shard.states import (
     RUNNING,
     STATES,
 )
-from parkade.shard.ticket import Ticket
-from parkade.shard.unique import ACTIVE, DURATION, HELD, row_after_end, row_of, unique_name_of
+from parkade.shard.ticket import Ticket, shard_of
+from parkade.shard.unique import (
+    ACTIVE,
+    DURATION,
+    HELD,
+    alias_name,
+    row_after_end,
+    row_of,
+    unique_name_of,
+)
 from parkade.store.record import (
     Buried,
     Cancelled,
     CancelRequested,
     Completed,
+    Delivered,
     Dropped,
     ErrorText,
     Expired,
     Forgotten,
+    Handed,
     Late,
     Record,
     Released,
@@ -49,6 +61,7 @@ from parkade.store.record import (
 __all__ = ["Applying"]
 
 _ATTEMPT_BYTES: Final = 300
+ALIASES_MAX: Final = 1_000  # ids that answer as one ticket's, until its end: 9 bytes each
 
 _OUTCOME_OF_CAUSE: Final = {
     "failed": "error",
@@ -68,11 +81,18 @@ class Applying:
         lane_names: Mapping[int, bytes],
         lane_rows: Mapping[int, int],
         bounds: Bounds,
+        births: Births,
+        taken: Mapping[int, tuple[int, int, int]],
+        has_outbox: bool,
     ) -> None:
         self.lsn = lsn
+        self.epoch = 0  # of the record that is applied: its journal's, or its segment's
+        self.births = births
         self.memory = Memory(lsn, bounds.payload_cache_bytes_max)
         lanes = Lanes(self.memory, bounds, lane_names, lane_rows)
         self.placement = Placement(self.memory, bounds, lanes)
+        stored = range(births.shard_count) if has_outbox else ()
+        self.outbox = Outbox(self.memory, taken, stored, bounds.outbox_max, bounds.outbox_bytes_max)
         self.running: set[int] = set()
         self.by_task: dict[str, list[int]] = {}
         for (task, state), count in counters.items():
@@ -94,6 +114,8 @@ class Applying:
             Dropped: self._dropped,
             Late: self._late,
             Forgotten: self._forgotten,
+            Delivered: self._delivered,
+            Handed: self._handed,
         }
 
     def apply(self, record: Record) -> None:
@@ -150,6 +172,7 @@ class Applying:
             self._know(ticket, False, None)
             ticket.is_suspect = False
             self._wait(ticket, record.due_ms)
+            self._bear(record)
 
     def _released(self, record: Released) -> None:
         ticket = self._turn(record, record.fence)
@@ -250,7 +273,7 @@ class Applying:
             ticket.error = ticket.why = ticket.cancel_reason = None
             self._end(ticket, record.at_ms)
             self.memory.set_body(ticket.serial, record.result)
-            self._bear(record.born)
+            self._bear(record)
 
     def _buried(self, record: Buried) -> None:
         ticket = self._turn(record, record.fence)
@@ -266,7 +289,7 @@ class Applying:
             ticket.group = group_of_dead(ticket)
             self._end(ticket, record.at_ms)
             self.memory.drop_payload(ticket.serial)
-            self._bear(record.born)
+            self._bear(record)
 
     def _cancelled(self, record: Cancelled) -> None:
         ticket = self._turn(record, record.fence)
@@ -280,7 +303,7 @@ class Applying:
                 self._give_up_name(ticket)
             self._end(ticket, record.at_ms)
             self.memory.set_body(ticket.serial, None)
-            self._bear(record.born)
+            self._bear(record)
 
     def _expired(self, record: Expired) -> None:
         ticket = self.memory.hot.get(record.serial)
@@ -289,6 +312,7 @@ class Applying:
             if ticket is not None:
                 self._end(ticket, record.at_ms)
                 self.memory.set_body(ticket.serial, None)
+                self._bear(record)
 
     def _resolved(self, record: Resolved) -> None:
         ticket = self._turn(record, None)
@@ -298,6 +322,7 @@ class Applying:
             ticket.why = record.note or None
             self._end(ticket, record.at_ms)
             self.memory.set_body(ticket.serial, record.result)
+            self._bear(record)
 
     def _dropped(self, record: Dropped) -> None:
         self._forget(record.serial, DEAD, type(record))
@@ -312,6 +337,7 @@ class Applying:
             return
         if state == DEAD:
             self._give_up_name(ticket)
+            self._end_aliases(ticket, None)
         self._counts(ticket.task)[state] -= 1
         self.memory.erase(ticket)
 
@@ -376,13 +402,16 @@ class Applying:
             return
         row = self.memory.uniques.get(name)
         if row is None or row.serial != ticket.serial:
-            return  # the name is another's by now
-        if ticket.state != DEAD:
+            after = None  # the name is another's by now
+        elif ticket.state != DEAD:
             after = row_after_end(row, ended_ms)
         else:
             after = row if row.mode != ACTIVE else None
-        if after != row:
+        if row is not None and row.serial == ticket.serial and after != row:
             self.memory.set_row(name, after)
+        if ticket.aliases is not None and (after is None or after.until_ms != HELD):
+            self._end_aliases(ticket, after)
+            ticket.aliases = None
 
     def _give_up_name(self, ticket: Ticket) -> None:
         """Free a ticket's dedupe key, if it is still its own."""
@@ -391,6 +420,36 @@ class Applying:
         if name is not None and row is not None and row.serial == ticket.serial:
             self.memory.set_row(name, None)
 
-    def _bear(self, born: list[Submitted] | None) -> None:
-        for child in born or ():
+    # ------------------------------------------------------------------ births and hand-overs
+
+    def _bear(self, record: Any) -> None:
+        """What an end brings forth."""
+        for child in record.born or ():
             self._submitted(child)
+        for index, draft in enumerate(record.sent or ()):
+            receiver = shard_of(draft.part, self.births.shard_count)
+            self.outbox.add(receiver, Place(self.epoch, self.lsn, index), draft)
+
+    def _handed(self, record: Handed) -> None:
+        self.outbox.hand(record.receiver, Place(record.epoch, record.lsn, record.index))
+
+    def _delivered(self, record: Delivered) -> None:
+        self.outbox.take(record.sender, Place(record.epoch, record.lsn, record.index))
+        if record.draft is not None:
+            self._submitted(record.draft)
+            return
+        row = UniqueRow(record.holder, record.holder_part, record.until_ms)
+        self.memory.set_row(alias_name(record.child), row)
+        holder = self.memory.hot.get(record.holder)
+        if record.until_ms == HELD and holder is not None:
+            holder = self.memory.own(holder)
+            known = holder.aliases or []
+            # Never changed in place: another version of the ticket may have the same list.
+            holder.aliases = [*known[1 - ALIASES_MAX :], record.child]
+            for serial in known[: 1 - ALIASES_MAX]:
+                self.memory.set_row(alias_name(serial), None)
+
+    def _end_aliases(self, ticket: Ticket, row: UniqueRow | None) -> None:
+        """Ids that answer as the ticket's do so for as long as its name is taken."""
+        for serial in ticket.aliases or ():
+            self.memory.set_row(alias_name(serial), row)

@@ -17,3 +17,5 @@ class Bounds(NamedTuple):
     moves_max: int = 50_000  # moves that wait for a checkpoint before sweeps wait for it too
     aside_max: int = 50_000  # tickets that wait for their key out of their lane
     payload_cache_bytes_max: int = 8 << 20  # payloads kept for tickets that are soon to start
+    outbox_max: int = 512  # outbox entries of each receiver in memory, and their bytes
+    outbox_bytes_max: int = 256_000

@@ -3,10 +3,15 @@
 `Shard.decide` turns a command into records, refusals, or the wish to see more of the store.
 """
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from parkade.shard.ticket import StoredAt, Ticket
 from parkade.store.record import ErrorText, Record, Submitted
+
+if TYPE_CHECKING:
+    from parkade.shard.outbox import Place
 
 __all__ = [
     "CONFLICT_ERROR",
@@ -15,9 +20,11 @@ __all__ = [
     "Answer",
     "Cancel",
     "Command",
+    "Deliver",
     "Drop",
     "Expire",
     "Forget",
+    "Hand",
     "Loaded",
     "LostItem",
     "Need",
@@ -81,6 +88,20 @@ class Resolve(Command, frozen=True):
     serial: int
     result: bytes
     note: str = ""
+
+
+class Deliver(Command, frozen=True):
+    """Entries of another shard's outbox, in order, each with its place there."""
+
+    sender: int
+    entries: "list[tuple[Place, Submitted]]"
+
+
+class Hand(Command, frozen=True):
+    """The entries of this outbox for a receiver have arrived, up to that place."""
+
+    receiver: int
+    place: "Place"
 
 
 class StartItem(_Plain, frozen=True):

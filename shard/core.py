@@ -11,15 +11,18 @@ docs/architecture.md, Turn, records, apply.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parkade.shard import decide, settle
+from parkade.shard import decide, deliver, settle
 from parkade.shard.apply import Applying
+from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import (
     Cancel,
     Command,
+    Deliver,
     Drop,
     Expire,
     Forget,
+    Hand,
     Loaded,
     Reschedule,
     Resolve,
@@ -38,7 +41,7 @@ from parkade.shard.memory import UNREAD, Unread
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket
 from parkade.shard.view import View
-from parkade.store.record import Forgotten, Record, Started, Submitted
+from parkade.store.record import Delivered, Forgotten, Record, Started, Submitted
 
 __all__ = ["ENTRY_AGENDA", "ENTRY_LANE", "Shard"]
 
@@ -58,12 +61,27 @@ class Shard(Applying):
         lane_names: Mapping[int, bytes] | None = None,
         lane_rows: Mapping[int, int] | None = None,
         bounds: Bounds | None = None,
+        number: int = 0,
+        shard_count: int = 1,
+        taken: Mapping[int, tuple[int, int, int]] | None = None,
+        has_outbox: bool = False,
     ) -> None:
         """The state at the store's LSN, with nothing in memory.
 
         `lane_names` and `lane_rows` are by lane number: its encoded key, its rows in `lanes`.
+        `taken` is by sender: the last (epoch, LSN, index) that came from there. `has_outbox`: the
+        store has entries for other shards.
         """
-        super().__init__(lsn, counters or {}, lane_names or {}, lane_rows or {}, bounds or Bounds())
+        super().__init__(
+            lsn,
+            counters or {},
+            lane_names or {},
+            lane_rows or {},
+            bounds or Bounds(),
+            Births(number, shard_count),
+            taken or {},
+            has_outbox,
+        )
         self.has_room = True
         self.refused_outcomes = 0
 
@@ -77,9 +95,11 @@ class Shard(Applying):
         `loaded` is what an earlier verdict needed; a stale one is passed over, and the verdict
         needs it again. With a `need` there are neither records nor answers.
         """
-        return _DECIDERS[type(command)](
-            self, View(self.memory, loaded), command, now_ms, settled_ms
-        )
+        view = View(self.memory, loaded)
+        verdict = _DECIDERS[type(command)](self, view, command, now_ms, settled_ms)
+        if verdict.records:
+            self.births.attach(view, verdict.records)
+        return verdict
 
     def _decide_settle(self, view: View, command: Settle, now_ms: int, settled_ms: int) -> Verdict:
         verdict = settle.decide_settle(view, command, settle.Times(now_ms, settled_ms))
@@ -114,6 +134,8 @@ class Shard(Applying):
             return (), ()
         if isinstance(record, Started | Forgotten):
             return record.serials, ()
+        if isinstance(record, Delivered):
+            return (() if record.draft is not None else (record.holder,)), ()
         serial = getattr(record, "serial", None)
         return (() if serial is None else (serial,)), ()
 
@@ -165,7 +187,7 @@ class Shard(Applying):
         """Begin a checkpoint of the state as it is now. There must be no other."""
         for task in [task for task, counts in self.by_task.items() if not any(counts)]:
             del self.by_task[task]
-        return Cut(self.lsn, self.counters, self.memory.cut())
+        return Cut(self.lsn, self.counters, self.memory.cut(), dict(self.outbox.taken))
 
     def entry_kind(self, serial: int) -> int:
         """Where the entry of a pending ticket of the flight belongs: in the agenda, or in its
@@ -278,4 +300,8 @@ _DECIDERS: dict[type[Command], _Decider] = {
     SettleLost: lambda core, view, command, now_ms, settled_ms: settle.decide_settle_lost(
         view, command, settle.Times(now_ms, settled_ms)
     ),
+    Deliver: lambda core, view, command, now_ms, settled_ms: deliver.decide_deliver(
+        view, core.outbox, command, now_ms, settled_ms
+    ),
+    Hand: lambda core, view, command, now_ms, _: deliver.decide_hand(view, core.outbox, command),
 }

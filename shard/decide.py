@@ -5,9 +5,9 @@ docs/semantics.md, Unique and Cancelling.
 
 from collections.abc import Sequence
 
+from parkade.shard.claims import Claims
 from parkade.shard.commands import (
     CONFLICT_ERROR,
-    CONFLICT_REPLACE,
     CONFLICT_RETURN,
     Answer,
     Cancel,
@@ -19,14 +19,13 @@ from parkade.shard.commands import (
     Resolve,
     Revive,
     Submit,
-    UniqueRow,
     Verdict,
 )
-from parkade.shard.memory import UNREAD, Unread
+from parkade.shard.memory import UNREAD
 from parkade.shard.retry import due_after, expiry_of
 from parkade.shard.states import DEAD, NO_FENCE, PENDING, RUNNING
 from parkade.shard.ticket import Ticket
-from parkade.shard.unique import is_taken, row_of, unique_name, unique_name_of
+from parkade.shard.unique import is_taken, unique_name_of
 from parkade.shard.view import View
 from parkade.store.record import (
     Cancelled,
@@ -69,12 +68,8 @@ class _Submitting:
 
     def __init__(self, view: View, now_ms: int, settled_ms: int, has_room: bool) -> None:
         self.view = view
-        self.now_ms = now_ms
-        self.settled_ms = settled_ms
         self.has_room = has_room
-        self.rows: dict[bytes, UniqueRow | None] = {}
-        self.made: set[int] = set()
-        self.replaced: set[int] = set()
+        self.claims = Claims(view, now_ms, settled_ms, may_replace=has_room)
 
     def decide(self, command: Submit) -> Verdict:
         modes = command.on_conflict or [CONFLICT_RETURN] * len(command.drafts)
@@ -82,64 +77,36 @@ class _Submitting:
             if draft.unique is None:
                 self._create(draft)
             else:
-                self._claim(draft, unique_name(draft.task, draft.key, draft.unique.name), mode)
+                self._claim(draft, mode)
         return self.view.verdict()
 
-    def _create(self, draft: Submitted) -> bool:
+    def _create(self, draft: Submitted) -> None:
         if not self.has_room:
             self.view.refuse("full", draft.serial)
-            return False
+            return
         self.view.accept(draft, Answer("created", draft.serial, draft.part))
-        self.made.add(draft.serial)
-        return True
+        self.claims.note(draft)
 
-    def _claim(self, draft: Submitted, name: bytes, mode: int) -> None:
-        row: UniqueRow | Unread | None
-        row = self.rows[name] if name in self.rows else self.view.row(name)
+    def _claim(self, draft: Submitted, mode: int) -> None:
+        row = self.claims.holder(draft, mode)
         if row is UNREAD:
             # What the row says is not known; later drafts of this name wait for the same read.
             return
-        if row is not None and is_taken(row, self.settled_ms) and not self._frees(row, mode):
-            if mode == CONFLICT_ERROR:
-                refusal = Refusal("duplicate", row.serial, row.part, row.until_ms)
-                self.view.answers.append(refusal)
-            else:
-                self.view.answers.append(Answer("existing", row.serial, row.part))
-            return
-        if self._create(draft):
-            self.rows[name] = row_of(draft)
-
-    def _frees(self, row: UniqueRow, mode: int) -> bool:
-        """Whether the holder gives the name up, cancelling it if it is pending."""
-        if mode != CONFLICT_REPLACE or not self.has_room:
-            return False
-        serial = row.serial
-        if serial in self.made:
-            self._cancel(serial)
-            return True
-        holder = self.view.ticket(serial)
-        if holder is UNREAD:
-            return False
-        if holder is None or serial in self.replaced:
-            return True
-        if holder.state == RUNNING:
-            return False
-        if holder.state == PENDING:
-            self._cancel(serial)
-        return True
-
-    def _cancel(self, serial: int) -> None:
-        self.made.discard(serial)
-        self.replaced.add(serial)
-        record = Cancelled(serial, NO_FENCE, self.now_ms, "replaced", gives_up_unique=True)
-        self.view.records.append(record)
+        if row is None:
+            self._create(draft)
+        elif mode == CONFLICT_ERROR:
+            refusal = Refusal("duplicate", row.serial, row.part, row.until_ms)
+            self.view.answers.append(refusal)
+        else:
+            self.view.answers.append(Answer("existing", row.serial, row.part))
 
 
 def decide_cancel(view: View, command: Cancel, now_ms: int) -> Verdict:
-    serial, reason = command.serial, command.reason
-    ticket = view.ticket(serial)
+    reason = command.reason
+    ticket = view.speaks_for(command.serial)
     if ticket is UNREAD:
         return view.verdict()
+    serial = command.serial if ticket is None else ticket.serial
     if ticket is None:
         view.refuse("unknown", serial)
     elif ticket.state == PENDING:
@@ -158,10 +125,10 @@ def decide_cancel(view: View, command: Cancel, now_ms: int) -> Verdict:
 
 
 def decide_reschedule(view: View, command: Reschedule, now_ms: int) -> Verdict:
-    serial = command.serial
-    ticket = view.ticket(serial)
+    ticket = view.speaks_for(command.serial)
     if ticket is UNREAD:
         return view.verdict()
+    serial = command.serial if ticket is None else ticket.serial
     if ticket is None:
         view.refuse("unknown", serial)
     elif ticket.state != PENDING:

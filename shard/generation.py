@@ -1,10 +1,14 @@
 """What one checkpoint writes: the tickets and rows that changed between two cuts."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import AttemptRow
 from parkade.shard.ticket import Ticket
+from parkade.store.record import Submitted
+
+if TYPE_CHECKING:
+    from parkade.shard.outbox import Place
 
 __all__ = ["Cut", "Generation", "LaneMove"]
 
@@ -27,15 +31,19 @@ class Generation:
     history     (serial, fence) -> row
     moves       serial -> move; never of a ticket in `tickets`
     lane_names  (number, encoded lane) given out for the first time
+    outbox      receiver -> place -> entry, in order
+    handed      receiver -> place: the store's entries up to there are to be deleted
     size_bytes  an estimate of what it holds in memory
     """
 
     __slots__ = (
         "bodies",
         "gone",
+        "handed",
         "history",
         "lane_names",
         "moves",
+        "outbox",
         "size_bytes",
         "tickets",
         "uniques",
@@ -49,12 +57,26 @@ class Generation:
         self.history: dict[tuple[int, int], AttemptRow] = {}
         self.moves: dict[int, LaneMove] = {}
         self.lane_names: list[tuple[int, bytes]] = []
+        self.outbox: dict[int, dict[Place, Submitted]] = {}
+        self.handed: dict[int, Place] = {}
         self.size_bytes = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether a checkpoint of it would write nothing but its LSN."""
-        return not (self.tickets or self.uniques or self.history or self.moves or self.bodies)
+        return not (
+            self.tickets or self.uniques or self.history or self.moves or self.bodies
+            or self.outbox or self.handed
+        )  # fmt: skip
+
+    def hand(self, receiver: int, place: "Place") -> None:
+        """The entries for a receiver are done with, up to that place."""
+        self.handed[receiver] = place
+        entries = self.outbox.get(receiver)
+        if entries is not None:
+            self.outbox[receiver] = left = {at: e for at, e in entries.items() if at > place}
+            if not left:
+                del self.outbox[receiver]
 
     def forget_history(self, serial: int, fence: int) -> None:
         """Let go of a deleted ticket's rows, whose fences end at `fence`."""
@@ -80,13 +102,21 @@ class Generation:
         both.moves = {s: move for s, move in self.moves.items() if s not in newer.tickets}
         both.moves |= newer.moves
         both.lane_names = self.lane_names + newer.lane_names
+        both.outbox = {receiver: dict(entries) for receiver, entries in self.outbox.items()}
+        both.handed = dict(self.handed)
+        for receiver, place in newer.handed.items():
+            both.hand(receiver, place)
+        for receiver, entries in newer.outbox.items():
+            both.outbox.setdefault(receiver, {}).update(entries)
         both.size_bytes = self.size_bytes + newer.size_bytes
         return both
 
 
 class Cut(NamedTuple):
-    """The state that a checkpoint makes durable: an LSN, the counters there, and the changes."""
+    """The state that a checkpoint makes durable: an LSN, the counters there, up to where other
+    outboxes were taken, and the changes."""
 
     lsn: int
     counters: dict[tuple[str, int], int]
     flight: Generation
+    taken: "dict[int, Place]"

@@ -230,7 +230,7 @@ def _settle_snooze(ticket: Ticket, outcome: Outcome, times: Times) -> Record:
     if ticket.snoozes >= outcome.max_snoozes:
         return _bury(ticket, outcome, times, "exhausted", False)
     due_ms = due_after(times.now_ms, outcome.wait_ms)
-    return Snoozed(ticket.serial, ticket.fence, times.now_ms, due_ms, outcome.reason)
+    return Snoozed(ticket.serial, ticket.fence, times.now_ms, due_ms, outcome.reason, outcome.born)
 
 
 def _settle_cancelled(ticket: Ticket, outcome: Outcome, times: Times) -> Record:

@@ -66,6 +66,7 @@ class Ticket(msgspec.Struct, array_like=True, gc=False):
     error: ErrorText | None = None
     cancel_reason: str | None = None  # asked of the running attempt
     group: bytes | None = None  # of a dead ticket: those that died alike (`shard/grouping.py`)
+    aliases: list[int] | None = None  # ids of children that its unique kept from being made
 
     @property
     def target(self) -> str | None:

@@ -13,6 +13,7 @@ __all__ = [
     "HELD",
     "KEPT",
     "UNIQUE_NAME_BYTES",
+    "alias_name",
     "is_taken",
     "row_after_end",
     "row_of",
@@ -39,6 +40,13 @@ def unique_name(task: str, key: str | None, name: str) -> bytes:
         digest.update(len(encoded).to_bytes(4, "big"))
         digest.update(encoded)
     return digest.digest()
+
+
+def alias_name(serial: int) -> bytes:
+    """The key of the row that says for whom the id of a child answers that was not made."""
+    return blake2b(
+        serial.to_bytes(8, "big"), digest_size=UNIQUE_NAME_BYTES, person=b"alias"
+    ).digest()
 
 
 def unique_name_of(ticket: Ticket | Submitted) -> bytes | None:

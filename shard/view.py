@@ -3,6 +3,7 @@
 from parkade.shard.commands import Answer, Loaded, Need, Refusal, UniqueRow, Verdict
 from parkade.shard.memory import UNREAD, Memory, Unread
 from parkade.shard.ticket import Ticket
+from parkade.shard.unique import alias_name
 from parkade.store.record import Record
 
 __all__ = ["View"]
@@ -59,6 +60,17 @@ class View:
             return loaded.uniques[name]
         self.is_lacking = True
         return UNREAD
+
+    def speaks_for(self, serial: int) -> Ticket | Unread | None:
+        """The ticket that an id stands for: its own, or that whose unique kept it from being
+        made."""
+        ticket = self.ticket(serial)
+        if ticket is not None:
+            return ticket
+        row = self.row(alias_name(serial))
+        if row is None or row is UNREAD:
+            return row
+        return self.ticket(row.serial)
 
     def accept(self, record: Record, answer: Answer) -> None:
         self.records.append(record)

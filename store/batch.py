@@ -72,7 +72,9 @@ class Batch:
     index_puts: list[bytes] = field(default_factory=list)  # prefix, then the 8 bytes of the serial
     index_deletes: list[bytes] = field(default_factory=list)
     ended: list[bytes] = field(default_factory=list)  # of `pack_ended`, for retention
-    outbox: dict[bytes, bytes | None] = field(default_factory=dict)
+    outbox: dict[bytes, bytes] = field(default_factory=dict)  # by `outbox.pack_place`
+    outbox_spent: list[tuple[bytes, bytes]] = field(default_factory=list)  # first key, last key
+    taken: bytes | None = None  # of meta: up to where the entries of other outboxes are here
 
     def estimate_bytes(self) -> int:
         """About how much the rows take in the store, for growing it ahead of the commit."""
@@ -81,6 +83,6 @@ class Batch:
             sealed += sum(map(len, filter(None, rows.values()))) + 24 * len(rows)
         sealed += sum(map(len, self.history.values())) + 32 * len(self.history)
         sealed += sum(len(claim.row) + 56 for claim in self.uniques.values() if claim is not None)
-        sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items() if row)
+        sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items())
         entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)
         return sealed + 48 * entries + 24 * (len(self.index_puts) + len(self.ended))

@@ -1,6 +1,7 @@
 """The rows of table `meta`: whose store this is, which state it is, and what is counted in it."""
 
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -12,11 +13,14 @@ __all__ = [
     "LANE_ROWS",
     "MAGIC",
     "STATE",
+    "TAKEN",
     "State",
     "decode_counters",
     "decode_lane_rows",
+    "decode_taken",
     "encode_counters",
     "encode_lane_rows",
+    "encode_taken",
     "pack_identity",
     "unpack_identity",
 ]
@@ -24,6 +28,7 @@ __all__ = [
 FORMAT = 1
 MAGIC = b"PARKADES"
 IDENTITY, STATE, COUNTERS, LANE_ROWS = b"identity", b"state", b"counters", b"lane_rows"
+TAKEN = b"taken"
 
 _IDENTITY = struct.Struct(">8sI5sI")
 _STATE = struct.Struct(">5Q")
@@ -65,6 +70,7 @@ def unpack_identity(row: bytes) -> Identity:
 _encode = msgspec.msgpack.Encoder().encode
 _counters = msgspec.msgpack.Decoder(list[tuple[str, int, int]]).decode
 _lane_rows = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+_taken = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]]).decode
 
 
 def encode_counters(counters: dict[tuple[str, int], int]) -> bytes:
@@ -83,3 +89,12 @@ def encode_lane_rows(lane_rows: dict[int, int]) -> bytes:
 
 def decode_lane_rows(row: bytes) -> dict[int, int]:
     return dict(_lane_rows(row))
+
+
+def encode_taken(taken: Mapping[int, tuple[int, int, int]]) -> bytes:
+    """The last place that was taken of each sender's outbox: (epoch, LSN, index)."""
+    return _encode([(sender, *place) for sender, place in sorted(taken.items())])
+
+
+def decode_taken(row: bytes) -> dict[int, tuple[int, int, int]]:
+    return {sender: (epoch, lsn, index) for sender, epoch, lsn, index in _taken(row)}

@@ -18,6 +18,7 @@ __all__ = [
     "CancelRequested",
     "Cancelled",
     "Completed",
+    "Delivered",
     "Dropped",
     "ErrorText",
     "Expired",
@@ -60,6 +61,7 @@ class UniqueClaim(_Part, frozen=True):
     mode: int  # 0 kept, 1 active, 2 for a duration from the submit
     until_ms: int = -1
     keep_ms: int = 0  # mode kept: how long after the end
+    replaces: bool = False  # of a draft on its way to its shard: on_conflict="replace"
 
 
 class Options(_Part, frozen=True):
@@ -115,13 +117,15 @@ class Started(Record, frozen=True, tag=2):
 
 
 class Completed(Record, frozen=True, tag=3):
-    """running -> done."""
+    """running -> done. Here and in other ends: `born` are tickets that are made by it, `sent` those
+    that go to the outbox, since another shard or a unique decides about them."""
 
     serial: int
     fence: int
     at_ms: int
     result: bytes
     born: list[Submitted] | None = None
+    sent: list[Submitted] | None = None
 
 
 class Retried(Record, frozen=True, tag=4):
@@ -145,6 +149,8 @@ class Snoozed(Record, frozen=True, tag=5):
     at_ms: int
     due_ms: int
     reason: str = ""
+    born: list[Submitted] | None = None
+    sent: list[Submitted] | None = None
 
 
 class Released(Record, frozen=True, tag=6):
@@ -168,6 +174,7 @@ class Buried(Record, frozen=True, tag=7):
     maybe_applied: bool = False
     deaths: int = 0
     born: list[Submitted] | None = None
+    sent: list[Submitted] | None = None
 
 
 class CancelRequested(Record, frozen=True, tag=8):
@@ -188,6 +195,7 @@ class Cancelled(Record, frozen=True, tag=9):
     maybe_applied: bool = False
     gives_up_unique: bool = False  # replaced by a submit with on_conflict="replace"
     born: list[Submitted] | None = None
+    sent: list[Submitted] | None = None
 
 
 class Expired(Record, frozen=True, tag=10):
@@ -195,6 +203,8 @@ class Expired(Record, frozen=True, tag=10):
 
     serial: int
     at_ms: int
+    born: list[Submitted] | None = None
+    sent: list[Submitted] | None = None
 
 
 class Rescheduled(Record, frozen=True, tag=11):
@@ -222,6 +232,8 @@ class Resolved(Record, frozen=True, tag=13):
     at_ms: int
     result: bytes
     note: str = ""
+    born: list[Submitted] | None = None
+    sent: list[Submitted] | None = None
 
 
 class Dropped(Record, frozen=True, tag=14):
@@ -255,12 +267,28 @@ class Forgotten(Record, frozen=True, tag=17):
 
 
 class Handed(Record, frozen=True, tag=18):
-    """An outbox entry has arrived."""
+    """The outbox entries for a receiver have arrived, up to this one."""
 
     receiver: int
     epoch: int
     lsn: int
     index: int
+
+
+class Delivered(Record, frozen=True, tag=19):
+    """An outbox entry of `sender` is taken: - -> pending for `draft`. Without one its unique was
+    taken: `child`, the id that it would have had, answers as `holder` until `until_ms` (negative:
+    until the holder's end says when)."""
+
+    sender: int
+    epoch: int
+    lsn: int
+    index: int
+    draft: Submitted | None = None
+    child: int = 0
+    holder: int = 0
+    holder_part: int = 0
+    until_ms: int = -1
 
 
 class Leased(Record, frozen=True, tag=32):
@@ -292,13 +320,13 @@ class LimitSet(Record, frozen=True, tag=36):
 RECORD_TYPES: tuple[type[Record], ...] = (
     Submitted, Started, Completed, Retried, Snoozed, Released, Buried, CancelRequested, Cancelled,
     Expired, Rescheduled, Revived, Resolved, Dropped, Bookmarked, Late, Forgotten, Handed,
-    Leased, BreakerSet, Paused, Resumed, LimitSet,
+    Delivered, Leased, BreakerSet, Paused, Resumed, LimitSet,
 )  # fmt: skip
 
 AnyRecord = (
     Submitted | Started | Completed | Retried | Snoozed | Released | Buried | CancelRequested
     | Cancelled | Expired | Rescheduled | Revived | Resolved | Dropped | Bookmarked | Late
-    | Forgotten | Handed | Leased | BreakerSet | Paused | Resumed | LimitSet
+    | Forgotten | Handed | Delivered | Leased | BreakerSet | Paused | Resumed | LimitSet
 )  # fmt: skip
 
 _encode = msgspec.msgpack.Encoder().encode

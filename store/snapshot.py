@@ -17,9 +17,11 @@ from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
     STATE,
+    TAKEN,
     State,
     decode_counters,
     decode_lane_rows,
+    decode_taken,
 )
 from parkade.store.rows import RowDamaged, pack_serials, unseal
 from parkade.store.sweep import AgendaReader, Sweep
@@ -250,13 +252,21 @@ class Snapshot:
         found += self._present(bucket, before_ms)
         return found[:limit]
 
-    def outbox(self, *, after: bytes = b"", limit: int) -> list[tuple[bytes, bytes]]:
-        """Rows of the outbox in order of their keys. Raises `Damage`."""
+    def taken(self) -> dict[int, tuple[int, int, int]]:
+        """Up to which (epoch, LSN, index) the entries of each sender are here. Raises `Damage`."""
+        if self.transaction.get(TAKEN, db=self.tables.meta) is None:
+            return {}
+        return decode_taken(self._meta_row(TAKEN))
+
+    def outbox(
+        self, *, after: bytes = b"", prefix: bytes = b"", limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """Rows of the outbox in order of their keys, those with a prefix. Raises `Damage`."""
         rows: list[tuple[bytes, bytes]] = []
         cursor = self.transaction.cursor(self.tables.outbox)
-        if cursor.set_range(after + b"\0"):
+        if cursor.set_range(max(after + b"\0", prefix)):
             for key, stored in cursor.iternext():
-                if len(rows) >= limit:
+                if len(rows) >= limit or not bytes(key).startswith(prefix):
                     break
                 row = unseal(key, stored)
                 if row is None:

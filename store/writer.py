@@ -19,6 +19,7 @@ from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
     STATE,
+    TAKEN,
     State,
     encode_counters,
     encode_lane_rows,
@@ -107,6 +108,8 @@ def write_batch(
         (LANE_ROWS, encode_lane_rows(lane_rows)),
     ):
         transaction.put(key, seal(key, row), db=tables.meta)
+    if batch.taken is not None:
+        transaction.put(TAKEN, seal(TAKEN, batch.taken), db=tables.meta)
     return Written(state, lane_rows, written, has_refine_due, has_upkeep)
 
 
@@ -336,8 +339,10 @@ def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch
 
 
 def _write_outbox(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:
+    cursor = transaction.cursor(tables.outbox)
+    for first, last in batch.outbox_spent:
+        is_found = cursor.set_range(first)
+        while is_found and bytes(cursor.key()) <= last:
+            is_found = cursor.delete() and bool(cursor.key())
     for key, row in sorted(batch.outbox.items()):
-        if row is None:
-            transaction.delete(key, db=tables.outbox)
-        else:
-            transaction.put(key, seal(key, row), db=tables.outbox)
+        transaction.put(key, seal(key, row), db=tables.outbox)

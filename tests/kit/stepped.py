@@ -101,6 +101,9 @@ class Port:
     def open_shards(self) -> list[ShardHost]:
         return [self._stepped.shard]
 
+    def shard(self, number: int) -> ShardHost | None:
+        return self._stepped.shard if number == 0 else None
+
     def failure(self, shard: int, error: BaseException) -> Exception:
         return Failed(error)
 

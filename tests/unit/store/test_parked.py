@@ -440,7 +440,7 @@ def test_rows_of_the_outbox_are_kept_in_order_until_they_are_handed_on(tmp_path:
     batch.outbox |= {b"%d" % n: b"row %d" % n for n in (3, 1, 2)}
     parked.commit(batch)
     batch = Batch(2, 1, NOW, NOW, {})
-    batch.outbox[b"1"] = None
+    batch.outbox_spent.append((b"0", b"1"))
     parked.commit(batch)
     with parked.snapshot() as snapshot:
         assert snapshot.outbox(limit=10) == [(b"2", b"row 2"), (b"3", b"row 3")]

@@ -1,0 +1,68 @@
+"""Where tickets belong: the serial and the part of what becomes one."""
+
+from collections.abc import Callable, Sequence
+
+from parkade.calls import Prepared
+from parkade.serials import Serials
+from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
+from parkade.store.record import Submitted
+
+__all__ = ["NEVER_MS", "Placing"]
+
+NEVER_MS = 1 << 52  # how long what is kept for ever is kept
+
+
+class Placing:
+    """Any thread. `keep_ms`: how long a unique outlives its ticket's end (None: for ever);
+    `index_tags`: the tags that tickets of today are found by. `is_refused` tells of a
+    shard's number whether it serves nobody."""
+
+    def __init__(
+        self,
+        serials: Serials,
+        shard_count: int,
+        keep_ms: int | None,
+        index_tags: Sequence[str],
+        is_refused: Callable[[int], bool],
+    ) -> None:
+        self._serials = serials
+        self._shard_count = shard_count
+        self._keep_ms = NEVER_MS if keep_ms is None else keep_ms
+        self._index_tags = index_tags
+        self._is_refused = is_refused
+
+    def serials(self, count: int, now_ms: int) -> int:
+        """The first of so many serials in a row."""
+        return self._serials.take(count, now_ms)
+
+    def draft(self, prepared: Prepared, serial: int) -> Submitted:
+        """What becomes a ticket under this serial, with its part."""
+        if prepared.key is not None:
+            part = part_of_key(prepared.key)
+        elif prepared.unique is not None:
+            part = part_of_unique(prepared.task, prepared.unique)
+        else:
+            part = self._healthy(part_of_serial(serial))
+        return self._made(prepared, serial, part)
+
+    def child(self, prepared: Prepared, parent_part: int | None) -> Submitted:
+        """What an outcome brings forth: without key and unique it takes its parent's part, unless
+        that is None."""
+        serial = self._serials.take(1, prepared.at_ms)
+        if parent_part is None or prepared.key is not None or prepared.unique is not None:
+            return self.draft(prepared, serial)
+        return self._made(prepared, serial, parent_part)
+
+    def _made(self, prepared: Prepared, serial: int, part: int) -> Submitted:
+        return prepared.draft(serial, part, keep_ms=self._keep_ms, index_tags=self._index_tags)
+
+    def _healthy(self, part: int) -> int:
+        """While a shard is refused, tickets without key or unique take parts of the others."""
+        count = self._shard_count
+        if not self._is_refused(part % count):
+            return part
+        for step in range(count):
+            candidate = part + step if part + step <= 0xFFFF else part - count + step
+            if not self._is_refused(candidate % count):
+                return candidate
+        return part
