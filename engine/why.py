@@ -136,7 +136,8 @@ def _ended(ticket: Ticket, now_ms: int) -> str:
     assert ticket.state == DEAD, ticket.state
     tries = "1 attempt" if ticket.attempts == 1 else f"{ticket.attempts} attempts"
     error = "" if ticket.error is None else f": {ticket.error.type}: {ticket.error.message}"
-    return f"dead {ago} after {tries} ({ticket.why}){error}"
+    doubt = "; it may have happened" if ticket.maybe_applied else ""
+    return f"dead {ago} after {tries} ({ticket.why}){error}{doubt}"
 
 
 def _scheduled(ticket: Ticket, now_ms: int) -> str:

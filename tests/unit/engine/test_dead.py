@@ -88,6 +88,8 @@ def test_what_may_have_happened_is_revived_only_on_purpose(tmp_path: Path) -> No
         work = office(engine, is_good)
         ids = die(work, "ambiguous", "fail", "ambiguous")
         is_good.append(True)
+        assert work.ticket(ids[0]).why().text.endswith("who knows; it may have happened")
+        assert work.ticket(ids[1]).why().text.endswith("no")
         plan = engine.dead.revive(task="work", dry_run=True)
         assert (plan.matched, plan.changed, plan.skipped) == (3, 1, {"ambiguous": 2})
         assert engine.dead.count() == 3, "a plan changes nothing"
