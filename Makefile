@@ -64,7 +64,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races stories rest load bench soak coverage dist format clean
+	recovery races stories rest load table bench soak coverage dist format clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -128,6 +128,10 @@ soak: $(READY) ## property and stateful suites with the long, random profile; no
 
 load: $(READY) ## real disk, real threads, many tickets
 	@$(PYTEST) -m load tests/load
+
+table: $(READY) ## docs/states.md anew, from what a run observes
+	@PYTHONPATH=tests $(BIN)/python -m kit.state_table > docs/states.md.new
+	@mv docs/states.md.new docs/states.md
 
 ARGS ?=
 bench: $(READY) ## every bench, each one question, beside its marks (ARGS=--small for a glance)
