@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from parkade.desk import Desk
 
 __all__ = [
-    "ALL_STATES", "NEWEST", "check_limit", "check_names", "check_tag", "find", "indexes_of",
-    "parse_group",
+    "ALL_STATES", "NEWEST", "check_limit", "check_names", "check_tag", "cursor_below", "find",
+    "indexes_of", "parse_group",
 ]  # fmt: skip
 
 NEWEST = 1 << 64  # above every serial
@@ -195,6 +195,11 @@ def _parse_cursor(call: str, cursor: str) -> int:
     if not 0 <= before <= NEWEST:
         raise ConfigError.option(call, "cursor", cursor, "use the .next of a page")
     return before
+
+
+def cursor_below(desk: "Desk", info: TicketInfo) -> str:
+    """The cursor of a page that begins after this ticket."""
+    return f"{desk.parse(info.id).serial:x}"
 
 
 def parse_group(call: str, group: str) -> bytes:

@@ -1,15 +1,19 @@
 """What an engine is asked about its tickets: one by its id, pages of many, the counts."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from parkade import finding
+from parkade import finding, scanning
+from parkade.asking import check_not_on_loop
+from parkade.cancelling import acancel_all, cancel_all, cancelling
 from parkade.desk import Desk
+from parkade.durations import Duration
 from parkade.stats import read_stats
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
-from parkade.views import Page, State, Stats, TicketInfo
+from parkade.views import BulkResult, Page, State, Stats, TicketInfo
 
 __all__ = ["Looking"]
 
@@ -79,6 +83,61 @@ class Looking(Tasks):
                 due_before=due_before, created_after=created_after, limit=limit, cursor=cursor,
             )
         )  # fmt: skip
+
+    def scan(
+        self,
+        where: Callable[[TicketInfo], bool],
+        *,
+        budget: Duration = "2s",
+        limit: int = 100,
+    ) -> Page[TicketInfo]:
+        """The slow way: every ticket there is, newest first, is shown to `where`, on this thread,
+        until `limit` of them were wanted or `budget` is over (`complete` is False then).
+
+        `next` is where it stopped: `find(cursor=page.next)` gives what lies beyond, for the caller
+        to look through. Raises what `where` raises, and `ConfigError`; on the thread of an event
+        loop `BlockingInEventLoop`: `await asyncio.to_thread(engine.scan, ...)`.
+        """
+        return scanning.scan(self.desk("engine.scan"), where, budget=budget, limit=limit)
+
+    def cancel_many(
+        self,
+        *,
+        task: str | None = None,
+        key: str | None = None,
+        tag: tuple[str, str] | None = None,
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Cancels every ticket that has not ended and to which all that is given applies: pending
+        ones at once, of running ones it is asked (and both count as changed).
+
+        Goes page by page: a page that is done stays done, whatever comes after it, and the same
+        call made again goes on. What is submitted meanwhile may be left out. What ended before its
+        turn came is in `skipped`, as "too_late" or "unknown". `dry_run` only counts. Raises
+        `ConfigError` when nothing is given, and for a tag that is not indexed; `StorageFull`.
+        """
+        call = "engine.cancel_many"
+        check_not_on_loop(call, "engine.acancel_many")
+        desk = self.desk(call)
+        flow = cancelling(desk, call, task=task, key=key, tag=tag, reason=reason, is_dry=dry_run)
+        return cancel_all(desk, flow)
+
+    async def acancel_many(
+        self,
+        *,
+        task: str | None = None,
+        key: str | None = None,
+        tag: tuple[str, str] | None = None,
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """`cancel_many` for coroutines."""
+        desk = self.desk("engine.acancel_many")
+        flow = cancelling(
+            desk, "engine.cancel_many", task=task, key=key, tag=tag, reason=reason, is_dry=dry_run
+        )
+        return await acancel_all(desk, flow)
 
     def stats(self) -> Stats:
         """Counts by state and task, kept as tickets change."""

@@ -23,7 +23,7 @@ from parkade.read_ahead import ReadAhead
 from parkade.reading import Read
 from parkade.retention import Retention
 from parkade.shard.births import Kin, births_bytes
-from parkade.shard.commands import Deliver, Loaded, Need, Submit, Verdict
+from parkade.shard.commands import CancelMany, Deliver, Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
@@ -33,6 +33,8 @@ __all__ = ["ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
 NEVER_MS = 1 << 62
+# What may come in any number: it waits at the dirty bound, and a full disk refuses it.
+BOUNDED = (Submit, CancelMany)
 
 
 class ShardHost:
@@ -117,7 +119,7 @@ class ShardHost:
         self.is_stirred = True
         if self.status in (REFUSED, CLOSED):
             self.fail_one(ask, self._refusal())
-        elif type(ask.asked) is Submit:
+        elif type(ask.asked) in BOUNDED:
             self.submits.append(ask)
         elif type(ask.asked) is Deliver:
             self.arrivals.put(ask)
@@ -182,10 +184,10 @@ class ShardHost:
         if self.journal.has_room(need_bytes):
             self._wanted_bytes = 0
             return True
-        if type(ask.asked) not in (Submit, Deliver) and self.journal.fits(need_bytes):
+        if type(ask.asked) not in (*BOUNDED, Deliver) and self.journal.fits(need_bytes):
             return True
         self._wanted_bytes = need_bytes
-        return type(ask.asked) is Submit and self.is_full
+        return type(ask.asked) in BOUNDED and self.is_full
 
     @property
     def takes_starts(self) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "CONFLICT_RETURN",
     "Answer",
     "Cancel",
+    "CancelMany",
     "Command",
     "Deliver",
     "Drop",
@@ -63,6 +64,14 @@ class Submit(Command, frozen=True):
 
 class Cancel(Command, frozen=True):
     serial: int
+    reason: str = ""
+
+
+class CancelMany(Command, frozen=True):
+    """Like `Cancel` for each of these, in order; one answer each. Like a submit it is refused where
+    the disk is full: it must not use up what is kept for outcomes."""
+
+    serials: list[int]
     reason: str = ""
 
 

@@ -17,6 +17,7 @@ from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import (
     Cancel,
+    CancelMany,
     Command,
     Deliver,
     Drop,
@@ -283,6 +284,9 @@ _DECIDERS: dict[type[Command], _Decider] = {
         view, command, now_ms, settled_ms, core.has_room
     ),
     Cancel: lambda core, view, command, now_ms, _: decide.decide_cancel(view, command, now_ms),
+    CancelMany: lambda core, view, command, now_ms, _: decide.decide_cancel_many(
+        view, command, now_ms, core.has_room
+    ),
     Reschedule: lambda core, view, command, now_ms, _: decide.decide_reschedule(
         view, command, now_ms
     ),

@@ -11,6 +11,7 @@ from parkade.shard.commands import (
     CONFLICT_RETURN,
     Answer,
     Cancel,
+    CancelMany,
     Drop,
     Expire,
     Forget,
@@ -42,6 +43,7 @@ from parkade.store.record import (
 
 __all__ = [
     "decide_cancel",
+    "decide_cancel_many",
     "decide_drop",
     "decide_expire",
     "decide_forget",
@@ -102,11 +104,24 @@ class _Submitting:
 
 
 def decide_cancel(view: View, command: Cancel, now_ms: int) -> Verdict:
-    reason = command.reason
     ticket = view.speaks_for(command.serial)
-    if ticket is UNREAD:
+    if ticket is not UNREAD:
+        serial = command.serial if ticket is None else ticket.serial
+        _cancel(view, serial, ticket, command.reason, now_ms)
+    return view.verdict()
+
+
+def decide_cancel_many(view: View, command: CancelMany, now_ms: int, has_room: bool) -> Verdict:
+    if not has_room:
+        for serial in command.serials:
+            view.refuse("full", serial)
         return view.verdict()
-    serial = command.serial if ticket is None else ticket.serial
+    for serial, ticket in _each(view, command.serials):
+        _cancel(view, serial, ticket, command.reason, now_ms)
+    return view.verdict()
+
+
+def _cancel(view: View, serial: int, ticket: Ticket | None, reason: str, now_ms: int) -> None:
     if ticket is None:
         view.refuse("unknown", serial)
     elif ticket.state == PENDING:
@@ -121,7 +136,6 @@ def decide_cancel(view: View, command: Cancel, now_ms: int) -> Verdict:
             view.answers.append(answer)
     else:
         view.refuse("too_late", serial)
-    return view.verdict()
 
 
 def decide_reschedule(view: View, command: Reschedule, now_ms: int) -> Verdict:

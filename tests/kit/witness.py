@@ -20,6 +20,7 @@ from parkade.shard.commands import (
     CONFLICT_RETURN,
     Answer,
     Cancel,
+    CancelMany,
     Command,
     Drop,
     Expire,
@@ -313,6 +314,12 @@ class _Expected:
                 return [self._submit(*submitted) for submitted in each]
             case Cancel(serial, reason):
                 return [model.cancel(serial, reason, now_ms)]
+            case CancelMany(serials, reason):
+                if {answer.code for answer in self.answers} == {"full"}:
+                    assert not self.has_room
+                    return ["full"] * len(serials)
+                assert self.has_room
+                return [model.cancel(serial, reason, now_ms) for serial in serials]
             case Reschedule(serial, due_ms):
                 return [model.reschedule(serial, due_ms)]
             case Revive(serials, due_ms, keep, payload, accept, dues_ms):

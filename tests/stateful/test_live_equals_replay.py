@@ -28,6 +28,7 @@ from parkade.index_keys import group_prefix
 from parkade.shard import Bounds
 from parkade.shard.commands import (
     Cancel,
+    CancelMany,
     Drop,
     Forget,
     Outcome,
@@ -143,6 +144,12 @@ class LiveEqualsReplay(RuleBasedStateMachine):
     @rule(pick=picks, steps=work)
     def cancel(self, pick: int, steps: list[str]) -> None:
         self.shard.ask(Cancel(self._any(pick), "enough"))
+        self._work(steps)
+
+    @rule(pick=picks, count=st.integers(1, 6), steps=work)
+    def cancel_many(self, pick: int, count: int, steps: list[str]) -> None:
+        serials = sorted({self._any(pick + 7 * nth) for nth in range(count)})
+        self.shard.ask(CancelMany(serials, "enough"), 160 * len(serials))
         self._work(steps)
 
     @rule(pick=picks, delay=delays, steps=work)

@@ -14,6 +14,7 @@ from kit.rig import Rig, codes
 from parkade.shard import DEAD, PENDING, RUNNING, UNREAD, unique_name
 from parkade.shard.commands import (
     Cancel,
+    CancelMany,
     Drop,
     Expire,
     Forget,
@@ -128,6 +129,13 @@ class ShardIsADict(RuleBasedStateMachine):
         serial = self._any(pick)
         expected = self.model.cancel(serial, "enough", self.rig.now_ms)
         assert codes(self.rig.do(Cancel(serial, "enough")).answers) == [expected]
+
+    @rule(pick=picks, count=st.integers(1, 6))
+    def cancel_many(self, pick: int, count: int) -> None:
+        serials = sorted({self._any(pick + 7 * nth) for nth in range(count)})
+        expected = [self.model.cancel(serial, "enough", self.rig.now_ms) for serial in serials]
+        answers = codes(self.rig.do(CancelMany([*serials, serials[0]], "enough")).answers)
+        assert answers == [*expected, "unknown"]
 
     @rule(pick=picks, delay=delays)
     def reschedule(self, pick: int, delay: int) -> None:
