@@ -17,6 +17,13 @@ from parkade.settling import Settler
 from parkade.shard.commands import Outcome
 from parkade.store.lock import Child
 from parkade.store.processes import identify
+from parkade.store.record import ErrorText
+from parkade.verdicts import (
+    MESSAGE_BYTES_MAX,
+    REASON_BYTES_MAX,
+    TRACEBACK_BYTES_MAX,
+    TYPE_NAME_BYTES_MAX,
+)
 from parkade.wire import (
     BadMessage,
     Begun,
@@ -33,6 +40,11 @@ from parkade.wire import (
 __all__ = ["Phase", "PlaceRules", "ProcessPlace"]
 
 
+# How an attempt may end, told by the child that made it.
+TOLD_KINDS = {
+    "done", "transient", "failed", "unsafe", "ambiguous", "snooze", "drop", "cancelled", "released",
+    "timeout", "lease", "bad_payload", "result_lost",
+}  # fmt: skip
 HANG_UP_MS = 1_000  # from the end of the connection to that of the process
 
 
@@ -193,7 +205,8 @@ class ProcessPlace:
             case Begun():
                 self._begin(job)
             case Ended():
-                self._end(self._checked(message))
+                _check(message.outcome, self._rules.welcome().result_bytes_max)
+                self._end(message.outcome)
                 self._rules.settler.tell(job, message.outcome, message.ran_ms)
             case Unfit():
                 self._end(self._rules.settler.not_run(job, message.error))
@@ -206,11 +219,6 @@ class ProcessPlace:
             if self._stop is None or not self._stop.is_for_good:
                 timeout_ms = job.timeout_ms
                 self.deadline_ms = None if timeout_ms is None else self._begun_ms + timeout_ms
-
-    def _checked(self, ended: Ended) -> Outcome:
-        if len(ended.outcome.result) > self._rules.welcome().result_bytes_max:
-            raise BadMessage("its result is larger than it may be")
-        return ended.outcome
 
     # --------------------------------------------------------------------------------- the child
 
@@ -307,6 +315,20 @@ class ProcessPlace:
 
     def _now_ms(self) -> int:
         return self._rules.clock.monotonic_ms()
+
+
+def _check(outcome: Outcome, result_bytes_max: int) -> None:
+    """Raises `BadMessage` for what no child of ours tells: nothing of it reaches a shard."""
+    error = outcome.error or ErrorText("", "")
+    is_bounded = (
+        len(outcome.result) <= result_bytes_max
+        and len(error.type.encode()) <= TYPE_NAME_BYTES_MAX
+        and len(error.message.encode()) <= MESSAGE_BYTES_MAX
+        and len(error.traceback.encode()) <= TRACEBACK_BYTES_MAX
+        and len(outcome.reason.encode()) <= REASON_BYTES_MAX
+    )
+    if not is_bounded or outcome.kind not in TOLD_KINDS or outcome.wait_ms < 0:
+        raise BadMessage("it told an outcome that cannot be")
 
 
 def _death_text(pid: int, exit_code: int) -> str:
