@@ -18,12 +18,16 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextvars import copy_context
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from parkade.clock import SystemClock
 from parkade.finder import Finder
 from parkade.guards import Guards
 from parkade.job import Job
+from parkade.owner_line import OwnerLine, RemoteFamily
 from parkade.policies import RetryPolicy
 from parkade.runs import Run, Runs
 from parkade.settling import Settler
@@ -38,6 +42,7 @@ from parkade.wire import (
     Frames,
     Order,
     Ready,
+    Reply,
     Stop,
     ToChild,
     ToOwner,
@@ -94,6 +99,7 @@ class Child:
         self._run: Run | None = None
         self._stop: Stop | None = None
         self._clock = SystemClock()
+        self._line = OwnerLine(self._send)
         self._finder: Finder
         self._runs: Runs
 
@@ -145,6 +151,12 @@ class Child:
                 )
                 settler.trips = _trips
                 self._runs = Runs(deliver=lambda _: None, clock=self._clock, settler=settler)
+                self._runs.family_of = partial(
+                    RemoteFamily,
+                    self._line,
+                    now_ms=self._clock.now_ms,
+                    payload_bytes_max=message.result_bytes_max,
+                )
                 self._welcomed.set()
             case Order():
                 with self._changing:
@@ -158,6 +170,8 @@ class Child:
                         self._pass_on()
             case Bye():
                 self._work.put(message)
+            case Reply():
+                self._line.hear(message)
 
     def _pass_on(self) -> None:
         """Under the lock: what was said before the attempt was there it hears when it is."""
@@ -186,7 +200,9 @@ class Child:
         outcome = self._make(run)
         self._runs.finish(run, outcome)
         ran_ms = self._clock.monotonic_ms() - run.started_ms if run.started_ms else 0
-        return Ended(outcome, ran_ms)
+        # The owner has what they are; here they are only meant.
+        has_children = bool(outcome.born)
+        return Ended(msgspec.structs.replace(outcome, born=None), ran_ms, has_children)
 
     def _found(self, order: Order) -> Task[Any, Any]:
         task = self._finder.find(order.task, order.modules)

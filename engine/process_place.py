@@ -8,6 +8,8 @@ when the process is dead the attempt has ended, so that no second one of its tic
 import enum
 from typing import Protocol
 
+import msgspec
+
 from parkade.clock import Clock
 from parkade.durations import span_text
 from parkade.job import Job
@@ -25,6 +27,7 @@ from parkade.verdicts import (
     TYPE_NAME_BYTES_MAX,
 )
 from parkade.wire import (
+    Ask,
     BadMessage,
     Begun,
     Bye,
@@ -77,6 +80,7 @@ class PlaceRules(Protocol):
     def welcome(self) -> Welcome: ...
     def order(self, job: Job) -> Order: ...
     def claim(self, run: Run) -> bool: ...
+    def answer(self, run: Run, asked: Ask) -> None: ...
     def finish(self, run: Run, outcome: Outcome) -> None: ...
     def note_children(self) -> None: ...
 
@@ -206,8 +210,10 @@ class ProcessPlace:
                 self._begin(job)
             case Ended():
                 _check(message.outcome, self._rules.welcome().result_bytes_max)
-                self._end(message.outcome)
+                self._end(_with_children(self.run, message))
                 self._rules.settler.tell(job, message.outcome, message.ran_ms)
+            case Ask():
+                self._rules.answer(self.run, message)
             case Unfit():
                 self._end(self._rules.settler.not_run(job, message.error))
 
@@ -315,6 +321,12 @@ class ProcessPlace:
 
     def _now_ms(self) -> int:
         return self._rules.clock.monotonic_ms()
+
+
+def _with_children(run: Run, ended: Ended) -> Outcome:
+    """The children are those that were given ids here, whatever the child process says of them."""
+    drafts = None if run.family is None else run.family.end()
+    return msgspec.structs.replace(ended.outcome, born=drafts if ended.has_children else None)
 
 
 def _check(outcome: Outcome, result_bytes_max: int) -> None:

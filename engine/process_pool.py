@@ -19,13 +19,14 @@ from parkade.clock import Clock
 from parkade.job import Job
 from parkade.policies import StoredRetry
 from parkade.process import Process
+from parkade.process_answers import Answering
 from parkade.process_place import Phase, ProcessPlace
 from parkade.reachable import main_program, modules_of
 from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
 from parkade.store.lock import Child
 from parkade.telling import tell
-from parkade.wire import Order, Stop, Welcome
+from parkade.wire import Ask, Order, Reply, Stop, Welcome
 
 __all__ = ["ProcessPool"]
 
@@ -80,6 +81,7 @@ class ProcessPool:
         self.frame_bytes_max = result_bytes_max + FRAME_BYTES_BESIDE
         self._runs = runs
         self._note_children = note_children
+        self._answering = Answering(runs, result_bytes_max, self._reply_later)
         self._noted: tuple[Child, ...] = ()
         self._default_retry = default_retry
         self._result_bytes_max = result_bytes_max
@@ -262,6 +264,18 @@ class ProcessPool:
     def claim(self, run: Run) -> bool:
         """Whether its attempt may begin."""
         return self._runs.claim(run)
+
+    def answer(self, run: Run, asked: Ask) -> None:
+        """Has a question of the attempt answered."""
+        self._answering.take(run, asked)
+
+    def _reply_later(self, run: Run, reply: Reply) -> None:
+        self._request(lambda: self._reply(run, reply))
+
+    def _reply(self, run: Run, reply: Reply) -> None:
+        for place in self._places:
+            if place.run is run and place.process is not None:
+                place.process.send(reply)
 
     def finish(self, run: Run, outcome: Outcome) -> None:
         """Its attempt has ended, physically."""

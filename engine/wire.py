@@ -10,19 +10,27 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from parkade.calls import Prepared
 from parkade.policies import StoredRetry
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.store.record import ErrorText
 
 __all__ = [
+    "CANCELLED",
+    "Ask",
     "BadMessage",
+    "Bear",
     "Begun",
+    "Born",
     "Bye",
     "Ended",
     "Frames",
     "Order",
+    "Question",
     "Ready",
+    "Refused",
+    "Reply",
     "Stop",
     "ToChild",
     "ToOwner",
@@ -34,6 +42,7 @@ __all__ = [
 ]
 
 HEAD_BYTES = 4
+CANCELLED = "cancelled"  # in place of an error's code: the attempt was given up
 
 
 class BadMessage(Exception):
@@ -80,6 +89,28 @@ class Bye(_Message, frozen=True, tag=4):
     """End yourself."""
 
 
+class Refused(_Message, frozen=True, tag=32):
+    """An answer that is an error: the name of its type, its code and its text."""
+
+    kind: str
+    code: str
+    text: str
+
+
+class Born(_Message, frozen=True, tag=33):
+    """A child of the attempt has its id."""
+
+    serial: int
+    part: int
+
+
+class Reply(_Message, frozen=True, tag=5):
+    """The answer to the question of this number."""
+
+    number: int
+    answer: Refused | Born
+
+
 class Ready(_Message, frozen=True, tag=16):
     """The child is up."""
 
@@ -92,10 +123,11 @@ class Begun(_Message, frozen=True, tag=17):
 
 
 class Ended(_Message, frozen=True, tag=18):
-    """How the attempt ended, after `ran_ms`."""
+    """How the attempt ended, after `ran_ms`. `has_children`: those that it asked for are made."""
 
     outcome: Outcome
     ran_ms: int
+    has_children: bool = False
 
 
 class Unfit(_Message, frozen=True, tag=19):
@@ -106,8 +138,26 @@ class Unfit(_Message, frozen=True, tag=19):
     error: ErrorText
 
 
-ToChild: TypeAlias = Welcome | Order | Stop | Bye
-ToOwner: TypeAlias = Ready | Begun | Ended | Unfit
+class Bear(_Message, frozen=True, tag=48):
+    """A child, if the attempt ends so that it has children."""
+
+    prepared: Prepared
+
+
+Question: TypeAlias = Bear
+
+
+class Ask(_Message, frozen=True, tag=20):
+    """The attempt asks something; it waits for the reply of this number."""
+
+    serial: int
+    fence: int
+    number: int
+    question: Question
+
+
+ToChild: TypeAlias = Welcome | Order | Stop | Bye | Reply
+ToOwner: TypeAlias = Ready | Begun | Ended | Unfit | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
 _for_child: "msgspec.msgpack.Decoder[ToChild]" = msgspec.msgpack.Decoder(ToChild)

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from parkade import Attempt, Fail, Tasks
+from parkade import Attempt, ConfigError, EngineClosed, Fail, Tasks
 
 __all__ = ["tasks"]
 
@@ -96,6 +96,30 @@ def surroundings() -> dict[str, object]:
 
 def say(fifo: str, number: int) -> None:
     Path(fifo).write_text(f"{number}\n", encoding="utf-8")
+
+
+@tasks.task(where="process", retry=1)
+def parent(attempt: Attempt, count: int, word: str = "") -> list[str]:
+    """Children with and without a unique, and a word to raise."""
+    children = [attempt.submit(add.call(n, n)) for n in range(count)]
+    children.append(attempt.submit(add.options(unique="only").call(count, count)))
+    if word:
+        raise (Fail(word) if word == "fail" else ValueError(word))
+    return [child.id for child in children]
+
+
+@tasks.task(where="process", retry=1)
+def parent_of_too_many(attempt: Attempt) -> str:
+    try:
+        attempt.submit(add.options(unique="u", on_conflict="error").call(1, 1))
+    except ConfigError as error:
+        told = str(error)
+    child = attempt.submit(add.call(1, 1))
+    try:
+        child.info()
+    except EngineClosed as error:
+        return f"{told} {error}"
+    raise AssertionError("the engine is open here")
 
 
 def not_decorated() -> None: ...

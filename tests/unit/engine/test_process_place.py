@@ -18,6 +18,7 @@ from parkade.shard.commands import Outcome
 from parkade.store.lock import Child
 from parkade.store.record import ErrorText, Options
 from parkade.wire import (
+    Ask,
     BadMessage,
     Begun,
     Bye,
@@ -89,6 +90,9 @@ class Rules:
 
     def claim(self, run: Run) -> bool:
         return self.may_begin
+
+    def answer(self, run: Run, asked: Ask) -> None:
+        raise BadMessage("nobody answers here")
 
     def finish(self, run: Run, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

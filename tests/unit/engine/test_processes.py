@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from kit import process_tasks as work
 from kit.children import Fifo, engine_with, error_of, pool_of, quick_to_kill, wait_gone
-from kit.engines import PATIENCE_S, make, runtime_of, when
-from parkade import ConfigError, Engine, Tasks
+from kit.engines import PATIENCE_S, make, runtime_of, walk, when
+from parkade import ConfigError, Engine, Tasks, Ticket
 from parkade.testing import TestEngine
 
 
@@ -102,6 +103,31 @@ def test_a_child_that_dies_loses_its_attempt_and_another_takes_its_place(
     after = shared.submit(work.who).result(timeout=PATIENCE_S)[0]
     assert after != before and pool_of(shared).pids == [after]
     assert len(os.listdir("/dev/fd")) == open_before
+
+
+def test_an_attempt_in_a_process_has_children_that_its_outcome_makes(shared: Engine) -> None:
+    children = shared.submit(work.parent, 3).result(timeout=PATIENCE_S)
+    results = [shared.ticket(child).result(timeout=PATIENCE_S) for child in children]
+    assert results == [0, 2, 4, 6]
+    failed = shared.submit(work.parent, 2, "oops")
+    assert "ValueError: oops" in error_of(failed)
+    given_up = shared.submit(work.parent, 2, "fail")
+    assert "Fail: fail" in error_of(given_up)
+    when(shared, lambda runtime: runtime.attempts.running == 0)
+    made = [info for info in walk(shared.find, task="add") if info.created_at >= failed_at(failed)]
+    assert len(made) == 2, "the unique is taken, and a failure has no children"
+
+
+def failed_at(ticket: Ticket[Any]) -> datetime:
+    finished_at = ticket.info().finished_at
+    assert finished_at is not None
+    return finished_at
+
+
+def test_what_the_engine_refuses_an_attempt_is_raised_in_its_process(shared: Engine) -> None:
+    told = shared.submit(work.parent_of_too_many).result(timeout=PATIENCE_S)
+    assert 'use "return" or "replace"' in told and "[PK-107]" in told
+    assert "the engine is not open" in told and "[PK-206]" in told
 
 
 def test_a_child_dies_at_its_timeout_before_its_ticket_is_settled(
