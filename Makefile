@@ -49,6 +49,7 @@ FAULT_S := 160
 RECOVERY_S := 70
 RACES_S := 55
 STORIES_S := 60
+SIMULATION_S := 150
 REST_S := 50
 
 # macOS has no timeout of its own (coreutils brings gtimeout); there the budgets are not enforced.
@@ -64,7 +65,8 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races stories rest load table bench soak coverage dist format clean
+	recovery races simulation simulate stories rest load table bench soak coverage dist format \
+	clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -119,6 +121,14 @@ races: $(READY) ## two events over one ticket, in every order; tells who won
 
 stories: $(READY)
 	$(call suite,$(STORIES_S),tests/stories)
+
+simulation: $(READY) ## a whole engine on a simulated machine, 300 histories
+	$(call suite,$(SIMULATION_S),tests/simulation --seeds=300)
+
+SEEDS ?= 2000
+SEED ?=
+simulate: $(READY) ## the same, longer (SEEDS=2000), or one history again (SEED=17); no time limit
+	@$(PYTEST) -s tests/simulation $(if $(SEED),--seed=$(SEED),--seeds=$(SEEDS))
 
 rest: $(READY)
 	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")

@@ -95,13 +95,22 @@ class House:
 
     @classmethod
     def open(
-        cls, disk: Disk, identity: Identity, *, sizing: Sizing, entropy: Callable[[int], bytes]
+        cls,
+        disk: Disk,
+        identity: Identity,
+        *,
+        sizing: Sizing,
+        entropy: Callable[[int], bytes],
+        open_store: Callable[..., Parked] = Parked.open,
     ) -> "House":
-        """Opens and recovers it. Raises what the store and the journal raise."""
+        """Opens and recovers it. Raises what the store and the journal raise.
+
+        `open_store` takes the arguments of `Parked.open`.
+        """
         directory = f"{identity.path}/house"
         if identity.is_new:
             disk.make_directories(directory)
-        store = Parked.open(
+        store = open_store(
             f"{directory}/store",
             salt=identity.salt,
             shard=HOUSE_NUMBER,
@@ -128,7 +137,9 @@ class House:
         lasting = dataclasses.replace(identity, is_new=False)
 
         def reopen() -> House:
-            return cls.open(disk, lasting, sizing=sizing, entropy=entropy)
+            return cls.open(
+                disk, lasting, sizing=sizing, entropy=entropy, open_store=open_store
+            )
 
         return cls(journal, store, _recover(journal, store), reopen)
 

@@ -159,6 +159,7 @@ class Runtime:
                 self.identity,
                 sizing=Sizing(),
                 entropy=self.options.entropy,
+                open_store=self.options.open_store,
             )
         except StoreError as error:
             raise shard_error(self.directory.path, None, error) from error

@@ -76,6 +76,11 @@ class FakeDisk(Disk):
         self._is_dark = False
         self._mutex = RLock()
 
+    @property
+    def is_dark(self) -> bool:
+        """Whether the power is gone, or the process that used it."""
+        return self._is_dark
+
     # What a test arranges
 
     def fail(

@@ -176,6 +176,7 @@ class MemoryEnvironment:
         self.is_closed = False
         self.readers = 0
         self.is_writing = False
+        self.is_panicked = False  # its last page may or may not be there: it has to be opened anew
 
     def open_db(
         self, name: bytes, *, create: bool = True, dupsort: bool = False, dupfixed: bool = False
@@ -190,6 +191,8 @@ class MemoryEnvironment:
 
     def begin(self, *, write: bool = False, buffers: bool = False) -> "MemoryTransaction":
         self._check()
+        if write and self.is_panicked:
+            raise _coded(lmdb.PanicError("mdb_txn_begin"), -30795)
         return MemoryTransaction(self, is_write=write, has_buffers=buffers)
 
     def info(self) -> dict[str, int]:
@@ -265,6 +268,7 @@ class MemoryTransaction:
         shelf.counts["commits"] += 1
         if failure is not None:
             shelf.counts["failed commits"] += 1
+            environment.is_panicked = True
             raise _disk_error(failure[1])
         environment.file.length = max(environment.file.length, version.used_bytes)
 
@@ -381,6 +385,11 @@ class MemoryCursor:
             return self._go(index)
         return self._go(-1)
 
+    def set_key_dup(self, key: Any, value: Any) -> bool:
+        if self.set_range_dup(key, value) and bytes(self.value()) == bytes(value):
+            return True
+        return self._go(-1)
+
     def set_range(self, key: Any) -> bool:
         return self._go(bisect_left(self._table.keys, bytes(key)))
 
@@ -443,13 +452,19 @@ class MemoryCursor:
 
     # ------------------------------------------------------------------ changing
 
-    def putmulti(self, items: Iterable[tuple[Any, Any]], append: bool = False) -> None:
+    def putmulti(self, items: Iterable[tuple[Any, Any]], append: bool = False) -> tuple[int, int]:
+        """How many there were, and how many were put: the binding passes over what it cannot
+        append, without a word."""
         table = self._transaction.writable(self._name)
-        for key, value in items:
-            key, value = bytes(key), bytes(value)
+        consumed = added = 0
+        for key, value in ((bytes(key), bytes(value)) for key, value in items):
+            consumed += 1
             if append and table.keys and not _follows(table, key, value):
-                raise lmdb.KeyExistsError("mdb_cursor_put: MDB_KEYEXIST")
+                continue
+            before = table.entries
             table.put(key, value)
+            added += 1 if not table.is_dup else table.entries - before
+        return consumed, added
 
     def delete(self) -> bool:
         """Deletes where it stands, and stands at what followed."""
@@ -466,13 +481,17 @@ class MemoryCursor:
 
 
 def _follows(table: Table, key: bytes, value: bytes) -> bool:
-    last = table.keys[-1]
-    if key > last:
-        return True
-    return table.is_dup and key == last and value > table.rows[last][-1]
+    """Whether it may be appended: behind all keys; with duplicates, behind those of its key."""
+    if table.is_dup:
+        return key not in table.rows or value > table.rows[key][-1]
+    return key > table.keys[-1]
 
 
 def _disk_error(code: int) -> lmdb.Error:
-    error = (lmdb.DiskError if code == errno.ENOSPC else lmdb.Error)("mdb_txn_commit")
+    error = lmdb.DiskError if code == errno.ENOSPC else lmdb.Error
+    return _coded(error("mdb_txn_commit"), code)
+
+
+def _coded(error: lmdb.Error, code: int) -> lmdb.Error:
     error.code = code  # type: ignore[misc]
     return error

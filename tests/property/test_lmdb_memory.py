@@ -15,7 +15,8 @@ VALUES = st.integers(0, 5).map(lambda n: n.to_bytes(8, "big"))
 MOVES = st.sampled_from(
     (
         "first", "last", "set_key", "set_range", "set_range_dup", "next", "prev", "last_dup",
-        "prev_dup", "delete", "iternext", "iterprev", "iternext_dup", "iterprev_dup", "getmulti",
+        "prev_dup", "delete", "append", "iternext", "iterprev", "iternext_dup", "iterprev_dup",
+        "getmulti",
     )
 )  # fmt: skip
 STEPS = st.lists(
@@ -46,6 +47,8 @@ def perform(transaction: Any, cursor: Any, table: Any, is_dup: bool, step: Any) 
         return getattr(cursor, name)(key)
     if name == "getmulti":
         return None if is_dup else [(bytes(k), bytes(v)) for k, v in cursor.getmulti([key, b"k"])]
+    if name == "append":
+        return cursor.putmulti([(key, value)], append=True)
     if name == "delete" and not bytes(cursor.key()):
         return None
     if name in ("iternext", "iterprev"):
@@ -66,7 +69,7 @@ def run(environment: Any, is_dup: bool, transactions: list[list[Any]]) -> list[A
             with environment.begin(write=True, buffers=True) as transaction:
                 cursor = transaction.cursor(table)
                 for step in steps:
-                    changes = step[0] in ("put", "remove")
+                    changes = step[0] in ("put", "remove", "append")
                     seen.append(perform(transaction, cursor, table, is_dup, step))
                     if changes:  # the store never goes on from a cursor that others moved under
                         cursor = transaction.cursor(table)

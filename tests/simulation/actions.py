@@ -1,0 +1,306 @@
+"""What may happen in a simulated world, each drawn by its weight; swarms leave some of them out.
+
+An action is its name and a number that decides all the rest of it, so a script of them replays, and
+stays meaningful when others are taken out of it.
+"""
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from kit.disk import Call, Failure
+from kit.inodes import How
+from parkade import Ambiguous, Drop, Fail, RetryAfter, Snooze, Unsafe
+from parkade.asks import AwaitEnd, Look, PageOf
+from parkade.errors import ParkadeError
+from parkade.shard.commands import (
+    Cancel,
+    Command,
+    Reschedule,
+    Resolve,
+    Revive,
+    Submit,
+)
+from parkade.shard.commands import (
+    Drop as DropDead,
+)
+from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
+from parkade.store.record import Options, Submitted, UniqueClaim
+from parkade.submitting import DRAFT_BYTES
+from simulation.world import KEYS, World
+
+__all__ = ["ACTIONS", "Action", "draw", "perform", "swarm"]
+
+
+class Action(NamedTuple):
+    """One thing that happens; `number` decides how."""
+
+    name: str
+    number: int
+
+
+# ------------------------------------------------------------------ the application
+
+
+def submit(world: World, random: Random) -> None:
+    drafts: dict[int, list[Submitted]] = {}
+    modes: dict[int, list[int]] = {}
+    for _ in range(random.choice((1, 1, 1, 2, 5))):
+        draft = _draft(world, random)
+        shard = draft.part % world.shards
+        drafts.setdefault(shard, []).append(draft)
+        modes.setdefault(shard, []).append(random.choice((0, 0, 1, 2)))
+    for shard, listed in drafts.items():
+        size = sum(len(draft.payload) + DRAFT_BYTES for draft in listed)
+        world.ask(shard, Submit(listed, modes[shard]), size)
+
+
+def _draft(world: World, random: Random) -> Submitted:
+    assert world.runtime is not None
+    now_ms = world.clock.wall_ms
+    serial = world.runtime.serials.take(1, now_ms)
+    task = random.choice(("t", "t", "u"))
+    key = random.choice((None, None, None, *KEYS))
+    claim, part = None, part_of_serial(serial)
+    if random.random() < 0.25:
+        name = f"n{random.randrange(4)}"
+        mode = random.choice((0, 1, 2))
+        until_ms = now_ms + 5_000 if mode == 2 else -1
+        claim, part = UniqueClaim(name, mode, until_ms, 3_000), part_of_unique(task, name)
+    if key is not None:
+        part = part_of_key(key)
+    options = None
+    if random.random() < 0.3:
+        options = Options(
+            target=random.choice((None, "a", "b")),
+            priority=random.choice((0, 0, 1, -1)),
+            expires_ms=random.choice((None, None, 100, 5_000)),
+            max_attempts=random.choice((None, None, 1, 3)),
+        )
+    delay_ms = random.choice((0, 0, 1, 50, 700, 5_000, 90_000, 3_600_000, 40_000_000))
+    payload = b"\x81\xa4size" + bytes([random.randrange(100)])
+    return Submitted(serial, part, task, now_ms + delay_ms, now_ms, payload, key, claim, options)
+
+
+def _someone(world: World, random: Random) -> tuple[int, int] | None:
+    """The shard and the serial of a ticket that was acknowledged, rather a late one."""
+    if not world.known:
+        return None
+    serials = list(world.known)
+    place = max(random.randrange(len(serials)), random.randrange(len(serials)))
+    serial = serials[place]
+    return world.known[serial] % world.shards, serial
+
+
+def _about(make: Callable[[int, Random, World], Any]) -> Callable[[World, Random], None]:
+    def act(world: World, random: Random) -> None:
+        found = _someone(world, random)
+        if found is not None:
+            shard, serial = found
+            asked = make(serial, random, world)
+            world.ask(shard, asked, 200 if isinstance(asked, Command) else 0)
+
+    return act
+
+
+def pause(world: World, random: Random) -> None:
+    kind, name = random.choice((("task", "t"), ("task", "u"), ("target", "a")))
+    scope = f"{kind}:{name}"
+    is_pause = random.random() < 0.5
+    change = world.engine.pause if is_pause else world.engine.resume
+    world.unsure.add(scope)
+    try:
+        change(task=name) if kind == "task" else change(target=name)
+    except (ParkadeError, TimeoutError):
+        return
+    world.unsure.discard(scope)
+    (world.paused.add if is_pause else world.paused.discard)(scope)
+
+
+# ------------------------------------------------------------------ handlers
+
+
+def finish(world: World, random: Random) -> None:
+    alive = list(world.work.alive)
+    if not alive:
+        return
+    error: BaseException | None = None
+    roll = random.random()
+    if roll < 0.35:
+        error = random.choice(
+            (
+                ValueError("no"), RetryAfter("1s", "later"), Snooze("2s", "not yet"), Fail("never"),
+                Unsafe("half"), Ambiguous("who knows"), Drop("unwanted"), KeyboardInterrupt(),
+                ValueError("x" * 3_000),
+            )
+        )  # fmt: skip
+    world.work.end(random.choice(alive), random.choice((1, 7)), error)
+
+
+# ------------------------------------------------------------------ time
+
+
+def tick(world: World, random: Random) -> None:
+    world.pass_ms(random.choice((1, 5, 40, 300, 1_000, 2_500)))
+
+
+def sleep(world: World, random: Random) -> None:
+    world.pass_ms(random.choice((10_000, 100_000, 3_700_000, 90_000_000)))
+
+
+def set_clock(world: World, random: Random) -> None:
+    """Somebody sets the wall clock; or the machine was suspended."""
+    step_ms = random.choice((-100, -5_000, -3_600_000, 2_000, 3_500_000, 10_000_000, 200_000_000))
+    if step_ms < 0:
+        world.counts["steps back"] += 1
+    world.pass_ms(step_ms, 0)
+
+
+# ------------------------------------------------------------------ the machine
+
+
+def run(world: World, random: Random) -> None:
+    for _ in range(random.randrange(1, 12)):
+        world.random_step()
+
+
+def rest(world: World, random: Random) -> None:
+    world.rest()
+
+
+def checkpoint(world: World, random: Random) -> None:
+    host = world.host(random.randrange(world.shards))
+    if host.is_open:
+        host.checkpointing.is_wanted = host.is_stirred = True
+
+
+def power_cut(world: World, random: Random) -> None:
+    hows: tuple[How, ...] = ("lost", "torn", "landed")
+    world.crash(random.choice(hows))
+
+
+def power_cut_later(world: World, random: Random) -> None:
+    world.disk.cut_at(world.disk.number + random.randrange(1, 40))
+
+
+def kill(world: World, random: Random) -> None:
+    world.kill()
+
+
+def stop(world: World, random: Random) -> None:
+    world.counts["stops"] += 1
+    world.engine.stop(drain=0.1, cancel=0.1)
+    world.kill()
+
+
+FLUSHES: Final = ("pwrite_durable", "fdatasync", "fsync_directory")
+FAILING: Final = ("pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
+                  "fsync_directory", "open")  # fmt: skip
+
+
+def disk_fails(world: World, random: Random) -> None:
+    name = random.choice(FAILING)
+    how: Failure = random.choice(("before", "after", "short"))
+
+    def is_it(call: Call) -> bool:
+        if call.name != name:
+            return False
+        world.counts["failed flushes" if name in FLUSHES else "failed calls"] += 1
+        return True
+
+    world.disk.fail(is_it, errno.EIO, how, random.choice((1, 1, 2)))
+
+
+def disk_fills(world: World, random: Random) -> None:
+    world.counts["full disks"] += 1
+    world.disk.capacity_bytes = world.disk.used_bytes() + random.choice((0, 5_000))
+    world.shelf.free_bytes = 0
+    world.shelf.fail_commit = lambda _: ("before", errno.ENOSPC)
+
+
+def heal(world: World, random: Random) -> None:
+    world.heal()
+
+
+def commit_fails(world: World, random: Random) -> None:
+    how = random.choice(("before", "after"))
+    left = [random.choice((1, 1, 2))]
+
+    def fail(path: str) -> Any:
+        if "house" in path or not left[0]:
+            return None
+        left[0] -= 1
+        return how, errno.EIO
+
+    world.shelf.fail_commit = fail
+
+
+ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
+    "submit": (30, submit),
+    "cancel": (5, _about(lambda serial, random, _: Cancel(serial, "so"))),
+    "reschedule": (
+        4,
+        _about(
+            lambda serial, random, world: Reschedule(
+                serial, world.clock.wall_ms + random.choice((0, 200, 5_000, 9_000_000))
+            )
+        ),
+    ),
+    "revive": (
+        5,
+        _about(
+            lambda serial, random, world: Revive(
+                [serial],
+                world.clock.wall_ms + random.choice((0, 900)),
+                keep_attempts=random.random() < 0.3,
+                accept_ambiguous=random.random() < 0.7,
+            )
+        ),
+    ),
+    "drop": (1, _about(lambda serial, random, _: DropDead([serial]))),
+    "resolve": (1, _about(lambda serial, random, _: Resolve(serial, b"\x01"))),
+    "look": (4, _about(lambda serial, random, _: Look(serial, random.random() < 0.5))),
+    "await": (3, _about(lambda serial, random, _: AwaitEnd(serial))),
+    "page": (
+        2,
+        lambda world, random: world.ask(
+            random.randrange(world.shards), PageOf(None, 1 << 64, random.choice((1, 5)))
+        ),
+    ),
+    "pause": (2, pause),
+    "finish": (30, finish),
+    "tick": (25, tick),
+    "sleep": (1, sleep),
+    "set clock": (1, set_clock),
+    "run": (70, run),
+    "rest": (3, rest),
+    "checkpoint": (4, checkpoint),
+    "power cut": (2, power_cut),
+    "power cut later": (2, power_cut_later),
+    "kill": (1, kill),
+    "stop": (1, stop),
+    "disk fails": (2, disk_fails),
+    "disk fills": (1, disk_fills),
+    "heal": (3, heal),
+    "commit fails": (1, commit_fails),
+}
+ALWAYS: Final = frozenset(("submit", "finish", "tick", "run", "heal"))
+
+
+def swarm(random: Random) -> dict[str, int]:
+    """Weights for one run: some actions are left out, some come much more often."""
+    return {
+        name: weight * random.choice((1, 1, 1, 4))
+        for name, (weight, _) in ACTIONS.items()
+        if name in ALWAYS or random.random() < 0.7
+    }
+
+
+def draw(random: Random, weights: dict[str, int], count: int) -> list[Action]:
+    names = random.choices(list(weights), list(weights.values()), k=count)
+    return [Action(name, random.getrandbits(32)) for name in names]
+
+
+def perform(world: World, action: Action) -> None:
+    ACTIONS[action.name][1](world, Random(action.number))

@@ -1,0 +1,91 @@
+"""A whole engine through crashes, torn writes, failed syncs, full disks and clocks that jump.
+
+    make simulate SEEDS=2000        many histories
+    make simulate SEED=17           the one of this seed, shrunk to a short script if it fails
+
+Every seed is a history: what the application asks, how handlers end, which thread gets on, and what
+the machine does to it all. docs/testing.md, Simulation.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simulation.history import History, history_of, run, shrink
+
+# What a hundred histories must have met at least, or they show little.
+MINIMA_PER_100 = {
+    "steps": 50_000,
+    "answers": 1_500,
+    "attempts": 1_500,
+    "crashes": 60,
+    "torn writes": 10,
+    "lost writes": 20,
+    "failed flushes": 8,
+    "disk commits": 1_500,
+    "disk failed commits": 20,
+    "completions during sweeps": 60,
+    "completions during checkpoints": 40,
+    "recovered shards": 400,
+    "steps back": 8,
+    "disk map growths": 1,
+    "full disks": 10,
+}
+
+
+def fails(history: History) -> bool:
+    try:
+        run(history)
+    except AssertionError:
+        return True
+    return False
+
+
+def tell(history: History) -> str:
+    shorter = shrink(history, fails)
+    listed = "\n".join(f"    {action.name} {action.number}" for action in shorter.actions)
+    return (
+        f"seed {history.seed} fails; replay it: make simulate SEED={history.seed}\n"
+        f"{history.options}, shrunk to {len(shorter.actions)} actions:\n{listed}"
+    )
+
+
+def test_nothing_told_is_lost_whatever_the_machine_does(pytestconfig: pytest.Config) -> None:
+    only = pytestconfig.getoption("--seed")
+    seeds = range(pytestconfig.getoption("--seeds")) if only is None else [only]
+    totals: Counter[str] = Counter()
+    for seed in seeds:
+        history = history_of(seed)
+        try:
+            totals += run(history).counts
+        except AssertionError as error:
+            raise AssertionError(tell(history)) from error
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(totals.items()))
+    print(f"\n{len(seeds)} histories: {listed}")
+    if len(seeds) >= 100:
+        few = {
+            name: (totals[name], minimum * len(seeds) // 100)
+            for name, minimum in MINIMA_PER_100.items()
+            if totals[name] < minimum * len(seeds) // 100
+        }
+        assert not few, ("met too seldom: what, how often, how often at least", few)
+
+
+def test_a_seed_is_the_same_history_in_every_process() -> None:
+    code = "from simulation.history import *; print(run(history_of(3)).digest)"
+    folder = str(Path(__file__).parents[1])
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": folder, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
