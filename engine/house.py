@@ -137,9 +137,7 @@ class House:
         lasting = dataclasses.replace(identity, is_new=False)
 
         def reopen() -> House:
-            return cls.open(
-                disk, lasting, sizing=sizing, entropy=entropy, open_store=open_store
-            )
+            return cls.open(disk, lasting, sizing=sizing, entropy=entropy, open_store=open_store)
 
         return cls(journal, store, _recover(journal, store), reopen)
 

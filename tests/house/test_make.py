@@ -8,7 +8,7 @@ from pathlib import Path
 from house.import_tree import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TEST_S_MAX = 600
+TEST_S_MAX = 720
 # Run by a target of its own: real disk, many tickets, no part of every change.
 APART = {"load"}
 
@@ -24,7 +24,7 @@ def made(*arguments: str) -> str:
     return done.stdout
 
 
-def test_two_at_a_time_the_suites_end_within_ten_minutes() -> None:
+def test_two_at_a_time_the_suites_end_within_twelve_minutes() -> None:
     budgets = {name: int(s) for name, s in re.findall(r"^([A-Z]+)_S := (\d+)$", MAKEFILE, re.M)}
     assert len(budgets) >= 10
     # Graham's bound for a list of jobs on two machines: half the sum, and half of the longest.

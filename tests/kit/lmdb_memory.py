@@ -341,6 +341,10 @@ class MemoryCursor:
     def item(self) -> tuple[Any, Any]:
         return self.key(), self.value()
 
+    def count(self) -> int:
+        """How many values its key has."""
+        return 0 if self._key is None else len(self._table.rows[self._key])
+
     # ------------------------------------------------------------------ moving
 
     def first(self) -> bool:

@@ -265,7 +265,7 @@ ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
     "page": (
         2,
         lambda world, random: world.ask(
-            random.randrange(world.shards), PageOf(None, 1 << 64, random.choice((1, 5)))
+            random.randrange(world.shards), PageOf((), 1 << 64, random.choice((1, 5)))
         ),
     ),
     "pause": (2, pause),

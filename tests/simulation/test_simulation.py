@@ -32,7 +32,7 @@ MINIMA_PER_100 = {
     "completions during checkpoints": 40,
     "recovered shards": 400,
     "steps back": 8,
-    "disk map growths": 1,
+    "disk map growths": 3,
     "full disks": 10,
 }
 

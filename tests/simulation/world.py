@@ -43,6 +43,7 @@ __all__ = ["KEYS", "PATH", "World", "simulated"]
 
 PATH = "/data"
 START_MS = 1_700_000_000_000
+MAP_BYTES = 96 << 10  # so little that every longer history outgrows it
 KEYS = ("k0", "k1", "k2")
 STEPS_PER_ANSWER_MAX = 5_000
 SETTLE_PASSES_MAX = 4_000
@@ -204,6 +205,7 @@ class World:
         return engine
 
     def _open_store(self, directory: str, **given: Any) -> Parked:
+        given["map_bytes"] = MAP_BYTES
         store = Parked.open(directory, files=MemoryFiles(self.shelf), **given)
         if "shard-" in directory:
             self.stores[int(directory.rpartition("shard-")[2][:3])] = store
