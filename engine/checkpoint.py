@@ -15,23 +15,33 @@ from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
 from parkade.store.batch import Batch, Claim, Commit, pack_ended
 from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
-from parkade.store.meta import encode_taken
+from parkade.store.meta import Memo, encode_taken
 from parkade.store.outbox import FIRST_PLACE, pack_place
 
 __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
 _encode_row = msgspec.msgpack.Encoder().encode
-_KEPT = (PENDING, RUNNING, DEAD)  # states that retention does not look at
 
 
 class Checkpoint:
     """From the cut to the completion: it is built, then sent, then `commit` is there."""
 
-    def __init__(self, core: Shard, *, epoch: int, now_ms: int, settled_ms: int) -> None:
+    def __init__(
+        self,
+        core: Shard,
+        *,
+        epoch: int,
+        now_ms: int,
+        settled_ms: int,
+        keeps_ms: dict[str, int],
+        spent: list[bytes],
+    ) -> None:
+        """`keeps_ms`: how long the tasks that say so keep what has ended. `spent`: see `Batch`."""
         cut = core.cut()
         self.lsn = cut.lsn
-        self.batch = Batch(cut.lsn, epoch, now_ms, settled_ms, cut.counters)
+        memo = Memo(cut.done_forgotten, keeps_ms)
+        self.batch = Batch(cut.lsn, epoch, now_ms, settled_ms, cut.counters, memo, spent=spent)
         if cut.taken:
             self.batch.taken = encode_taken(cut.taken)
         self.placed: dict[int, StoredAt | None] = {}
@@ -84,6 +94,8 @@ class Checkpoint:
         self.placed[serial] = now
         if stored is None or (stored.state, stored.group) != (now.state, now.group):
             self._index(serial, ticket, stored)
+        elif ticket.state == DEAD:
+            self._note_end(serial, ticket)  # it may have been revived, and have died again
         if stored != now:
             self._leave(serial, stored)
             self._enter(serial, now)
@@ -97,9 +109,12 @@ class Checkpoint:
             old = index_keys(serial_key, ticket, stored.state, stored.group)
             batch.index_puts += [key for key in new if key not in old]
             batch.index_deletes += [key for key in old if key not in new]
-        if state not in _KEPT:
-            digest = task_digest(ticket.task)
-            batch.ended.append(pack_ended(state, digest, ticket.finished_ms, serial))
+        if state not in (PENDING, RUNNING):
+            self._note_end(serial, ticket)
+
+    def _note_end(self, serial: int, ticket: Ticket) -> None:
+        digest = task_digest(ticket.task)
+        self.batch.ended.append(pack_ended(ticket.state, digest, ticket.finished_ms, serial))
 
     def _place(self, serial: int, ticket: Ticket) -> StoredAt:
         """How the store is to have it."""

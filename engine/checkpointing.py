@@ -51,7 +51,7 @@ class Checkpointing:
             return self._retry_at_ms
         if self._first_dirty_ms is not None:
             return self._first_dirty_ms + limits.CHECKPOINT_AGE_MS
-        if self._has_upkeep:
+        if self._has_upkeep or self._shard.retention.has_spent:
             return self._last_ms + limits.CHECKPOINT_AGE_MS
         return None
 
@@ -88,6 +88,8 @@ class Checkpointing:
             epoch=shard.journal.epoch,
             now_ms=host.now_ms,
             settled_ms=host.settled_ms,
+            keeps_ms=host.keeping.tasks_keep(shard.store.memo.keeps_ms),
+            spent=shard.retention.spent_by(shard.core.lsn),
         )
 
     def _is_due(self) -> bool:
@@ -103,7 +105,7 @@ class Checkpointing:
             return True
         if core.dirty.is_empty:
             is_old = mono_ms - self._last_ms >= limits.CHECKPOINT_AGE_MS
-            return self._has_upkeep and is_old
+            return (self._has_upkeep or shard.retention.has_spent) and is_old
         assert self._first_dirty_ms is not None
         return (
             self.is_wanted

@@ -43,7 +43,8 @@ def count_shard(sight: Sight, now_ms: int) -> ShardCounts:
         if ticket.state == PENDING and ticket.due_ms <= now_ms:
             ready += 1
             oldest_ms = min(oldest_ms, ticket.first_due_ms)
-    return ShardCounts(core.counters, max(0, ready), oldest_ms if oldest_ms <= now_ms else None)
+    oldest_ready_ms = oldest_ms if oldest_ms <= now_ms else None
+    return ShardCounts(core.counters, max(0, ready), oldest_ready_ms, core.done_forgotten)
 
 
 def _due_entries(sight: Sight, now_ms: int) -> Iterator[tuple[int, int]]:

@@ -145,8 +145,10 @@ class Desk:
         look = Look(known.serial, wants_history=True)
         return Request("ticket.attempts", "ticket.aattempts", [(self._shard(known), look)], finish)
 
-    def end(self, ticket_id: str, bound: "Task[..., Any] | None", call: str) -> Request[Any]:
-        """Its result once it has ended."""
+    def end(
+        self, ticket_id: str, bound: "Task[..., Any] | None", call: str, *, is_holder: bool = False
+    ) -> Request[Any]:
+        """Its result once it has ended. `is_holder`: it holds a unique, so it was there."""
         known = self.parse(ticket_id)
         attempt = RUNNING_ATTEMPT.get(None)
         if attempt is not None:
@@ -154,6 +156,8 @@ class Desk:
             raise WaitInsideAttempt(attempt.task, ticket_id=ticket_id, places=places)
 
         def finish(answers: list[Any]) -> Any:
+            if answers[0] is None and is_holder:
+                raise ResultGone(ticket_id, keep_done=None)  # by age or by number
             return self._result(self._seen(ticket_id, answers[0]), ticket_id, bound)
 
         return Request(call, _twin(call), [(self._shard(known), AwaitEnd(known.serial))], finish)

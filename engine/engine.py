@@ -61,12 +61,13 @@ class Engine(Looking):
     `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
     loss, "process" survives kill -9, "memory" survives nothing (tests). `threads` and
     `async_limit`: how many plain and async handlers run at a time; `processes`: how many of those
-    with `where="process"`. `keep_done`: how long ended tickets are kept. `index_tags`: names of
-    tags by which tickets that are submitted from now on are found and cancelled. `max_ready`: when
-    so many tickets are ready, a submit of one that is due raises `Backpressure`, or waits
-    (`when_full="wait"`; never in a handler). `max_payload`: bytes of one payload or result.
-    `lock_wait`: how long to wait for a process that is leaving the directory. `run=False` opens for
-    submitting only.
+    with `where="process"`. `keep_done`: how long done, cancelled and expired tickets are kept,
+    `keep_done_max`: how many of them, `keep_dead`: how long dead ones; None: for ever, any number.
+    `index_tags`: names of tags by which tickets that are submitted from now on are found and
+    cancelled. `max_ready`: when so many tickets are ready, a submit of one that is due raises
+    `Backpressure`, or waits (`when_full="wait"`; never in a handler). `max_payload`: bytes of one
+    payload or result. `lock_wait`: how long to wait for a process that is leaving the directory.
+    `run=False` opens for submitting only.
 
     Raises `ConfigError` for options that cannot be right; opening raises `EngineInUse`,
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
@@ -82,6 +83,8 @@ class Engine(Looking):
         async_limit: int = 1000,
         processes: int = 0,
         keep_done: Duration | None = "24h",
+        keep_done_max: int | None = 1_000_000,
+        keep_dead: Duration | None = None,
         index_tags: Sequence[str] = (),
         max_ready: int | None = None,
         when_full: Literal["error", "wait"] = "error",
@@ -113,9 +116,11 @@ class Engine(Looking):
             default_retry=policy,
             max_payload=check_count("Engine", "max_payload", max_payload),
             keep_done_ms=_span_ms("keep_done", keep_done),
+            keep_done_max=_count("keep_done_max", keep_done_max),
+            keep_dead_ms=_span_ms("keep_dead", keep_dead),
             has_attempts=run,
             processes=check_count("Engine", "processes", processes, least=0),
-            max_ready=None if max_ready is None else check_count("Engine", "max_ready", max_ready),
+            max_ready=_count("max_ready", max_ready),
             when_full=when_full,
             index_tags=check_index_tags("Engine", index_tags),
         )
@@ -349,9 +354,9 @@ class Engine(Looking):
 
 
 _OPTIONS = (
-    "shards", "durability", "threads", "async_limit", "processes", "keep_done", "index_tags",
-    "max_ready", "when_full", "max_payload", "lock_wait", "default_retry", "clock", "run",
-    "include",
+    "shards", "durability", "threads", "async_limit", "processes", "keep_done", "keep_done_max",
+    "keep_dead", "index_tags", "max_ready", "when_full", "max_payload", "lock_wait",
+    "default_retry", "clock", "run", "include",
 )  # fmt: skip
 
 
@@ -373,6 +378,10 @@ def _check_shards(shards: int | None) -> None:
 
 def _span_ms(name: str, span: Duration | None) -> int | None:
     return None if span is None else parse_duration_ms(span, what=f"Engine({name})")
+
+
+def _count(name: str, count: int | None) -> int | None:
+    return None if count is None else check_count("Engine", name, count)
 
 
 def _check_durability(durability: str) -> None:

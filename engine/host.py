@@ -17,6 +17,7 @@ from parkade.backpressure import Valve
 from parkade.bell import Bell
 from parkade.clock import Clock, MonoMs, SettledClock, WallMs
 from parkade.inbox import Inbox
+from parkade.keeping import Keeping
 from parkade.levers import Levers
 from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
@@ -40,12 +41,16 @@ class Host:
     """Everything that changes, changes on its thread (`step`), save the inbox and `post`."""
 
     def __init__(
-        self, clock: Clock, settled: SettledClock, recovery: Recovery, keep_ms: int | None = None
+        self,
+        clock: Clock,
+        settled: SettledClock,
+        recovery: Recovery,
+        keeping: Keeping | None = None,
     ) -> None:
         self.clock = clock
         self._settled_clock = settled
         self._recovery = recovery
-        self.keep_ms = keep_ms  # how long ended tickets are kept; None: for ever
+        self.keeping = Keeping() if keeping is None else keeping
         self.wakeups = Wakeups()
         self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
         self.shards: list[ShardHost] = []

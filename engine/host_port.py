@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from parkade.asks import Ask
+from parkade.keeping import Keeping
 from parkade.opening import OpenShard
 from parkade.waiters import Wakeups
 
@@ -20,7 +21,7 @@ class HostPort(Protocol):
     now_ms: int
     mono_ms: int
     settled_ms: int
-    keep_ms: int | None
+    keeping: Keeping
 
     def decided(self, ask: Ask) -> None: ...
     def open_shards(self) -> "Sequence[ShardHost]": ...

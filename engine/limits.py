@@ -18,6 +18,8 @@ __all__ = [
     "FIND_SCAN_MAX",
     "FIND_SLICE",
     "FORGET_MAX",
+    "FORGET_SPAN_MS",
+    "FORGOTTEN_UNCOMMITTED_MAX",
     "FRAME_MARGIN_BYTES",
     "HAND_RETRY_MS",
     "HOUSE_JOURNAL_BYTES",
@@ -30,11 +32,13 @@ __all__ = [
     "RECOVERIES_IN_WINDOW_MAX",
     "RECOVERY_RETRY_MS",
     "REREADS_BEFORE_HOLD",
+    "RETENTION_COUNT_PAUSE_MS",
     "RETENTION_PAUSE_MS_MAX",
     "RETENTION_PAUSE_MS_MIN",
     "SERIAL_LEASE",
     "SHARDS_DEFAULT",
     "SHARDS_MAX",
+    "SPENT_WALK_BLOBS",
     "START_BATCH_MAX",
     "SUBMIT_CHUNK",
     "TURN_BYTES_MAX",
@@ -79,9 +83,13 @@ START_BATCH_MAX = 512  # tickets in one Started
 POISON_WINDOW_MS = 60_000
 RECOVERIES_IN_WINDOW_MAX = 1  # a second failure within the window refuses the shard
 
-FORGET_MAX = 1_024  # tickets that one command of retention forgets
+FORGET_MAX = 256  # tickets that one command of retention forgets: some 3 ms of reading them
+FORGOTTEN_UNCOMMITTED_MAX = 8_192  # of all shards: 4 MB of what may be dirty or in flight
+FORGET_SPAN_MS = 1 << 16  # by number, the oldest go first to within so much
+SPENT_WALK_BLOBS = 64  # of what has ended, looked at in one read after an open
 RETENTION_PAUSE_MS_MIN = 500
 RETENTION_PAUSE_MS_MAX = 60_000
+RETENTION_COUNT_PAUSE_MS = 2_000  # between two counts of what is kept by number
 
 SERIAL_LEASE = 1 << 40  # 17 minutes of clock
 

@@ -127,6 +127,7 @@ def core_at(
         shard_count=shard_count,
         taken=snapshot.taken(),
         has_outbox=bool(snapshot.outbox(limit=1)),
+        done_forgotten=snapshot.memo().done_forgotten,
     )
 
 

@@ -16,9 +16,10 @@ from parkade.shard.lanes import LaneKey
 from parkade.shard.outbox import Place
 from parkade.shard.placement import SweepAsk, Swept, SweptEntry
 from parkade.shard.refill import RefillAsk, Refilled
-from parkade.shard.states import PENDING
+from parkade.shard.states import DEAD, PENDING
 from parkade.shard.ticket import HeadDamage, StoredAt, Ticket, decode_ticket
 from parkade.shard.unique import unique_name_of
+from parkade.store.ended import Ended, EndedAt
 from parkade.store.entry import POSITION_FIRST
 from parkade.store.outbox import pack_place, receiver_key, unpack_place
 from parkade.store.parked import ParkedReader
@@ -185,11 +186,21 @@ class StoreReader:
             entries = [(Place(*unpack_place(key)[1]), _decode_draft(row)) for key, row in rows]
             return OutboxRead(snapshot.commit, entries, len(rows) < limit)
 
-    def ended(self, state: int, digest: bytes, before_ms: int, limit: int) -> list[int]:
-        """Tickets of a task that ended in `state` before a time, those that ended first coming
-        first; some may have been forgotten since."""
+    def ended(
+        self, state: int, digest: bytes, before_ms: int, limit: int, after: EndedAt | None
+    ) -> Ended:
+        """Tickets of a task that ended in `state` before a time, the oldest first; some may have
+        been forgotten since."""
         with self.store.snapshot() as snapshot:
-            return snapshot.ended(state, digest, before_ms=before_ms, limit=limit)
+            is_there = _has_died if state == DEAD else None
+            return snapshot.ended().before(
+                state, digest, before_ms, limit=limit, after=after, is_there=is_there
+            )
+
+    def spent_fronts(self, after: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+        """See `EndedReader.spent_fronts`."""
+        with self.store.snapshot() as snapshot:
+            return snapshot.ended().spent_fronts(after, limit)
 
     def heads(
         self,
@@ -287,6 +298,15 @@ class StoreReader:
             in_lane,
             ticket.group,
         )
+
+
+def _has_died(head: bytes, finished_ms: int) -> bool:
+    """A dead ticket may have come back since, and may have died anew."""
+    try:
+        ticket = decode_ticket(head)
+    except HeadDamage:
+        return False
+    return ticket.state == DEAD and ticket.finished_ms == finished_ms
 
 
 def _shortest(snapshot: Snapshot, indexes: Sequence[Sequence[bytes]]) -> Sequence[bytes] | None:

@@ -1,94 +1,264 @@
-"""Keeping and forgetting: ended tickets leave a while after their end, oldest first.
+"""Keeping and forgetting: ended tickets leave a while after their end, or when there are too many.
 
-Reckoned on the settled clock, by the time buckets that the store keeps of ended tickets; dead ones
-stay until somebody acts. A pass looks at one task and state, and goes on as long as there is more,
-so that it keeps pace at full load (docs/semantics.md, States).
+By age on the settled clock, and by number; the oldest first, as table `ended` has them. A round
+looks at every task and state in turn, remembers when the first of each ended, and goes on as long
+as there is more to forget, a slice at a time. So it keeps pace at full load, and works off a long
+backlog without keeping anybody waiting (docs/semantics.md, Forgetting).
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parkade import limits
 from parkade.asks import Ask
 from parkade.index_keys import task_digest
+from parkade.keeping import COUNTED, share_of
 from parkade.shard.commands import Forget
-from parkade.shard.states import CANCELLED, DONE, EXPIRED
+from parkade.shard.states import DEAD
+from parkade.store.ended import Ended, EndedAt
 
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
 
 __all__ = ["Retention"]
 
-_FORGETTABLE = (DONE, CANCELLED, EXPIRED)
+_Kind = tuple[str, int]
+"""(task, state)."""
+
+ALWAYS_MS = 1 << 62
+FORGOTTEN_BYTES = 10  # what a serial takes in a record
+RECORD_BYTES = 300
+
+
+class _Front(NamedTuple):
+    """When the first ticket ended that the store has of a kind; None: it had none at that commit.
+    It is looked at anew after a while: a clock that was set back brings older ones."""
+
+    first_ms: int | None
+    commit: int
+    until_mono_ms: int
+
+
+class _Forgotten(NamedTuple):
+    """What the store still has: so many tickets, and blobs that are spent without them."""
+
+    lsn: int
+    tickets: int
+    spent: list[bytes]
 
 
 class Retention:
-    """Of one shard; `keep_ms` None keeps everything."""
+    """Of one shard. Reads and forgets one slice after the other."""
 
-    def __init__(self, shard: "ShardHost", keep_ms: int | None) -> None:
+    def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
-        self._keep_ms = keep_ms
-        self._pending: list[tuple[str, int]] = []
-        self._forgotten: deque[tuple[int, int]] = deque()  # (LSN, count), not in the store yet
+        self._keeping = shard.host.keeping
+        self._tasks_keep = self._keeping.tasks_keep(shard.store.memo.keeps_ms)
+        self._round: list[_Kind] | None = None  # kinds to be looked at for their age
+        self._fronts: dict[_Kind, _Front] = {}
+        self._places: dict[_Kind, tuple[int, EndedAt]] = {}  # at a commit: where to go on
+        self._forgotten: deque[_Forgotten] = deque()
+        self._fronts_after: bytes | None = (
+            b""  # spent blobs of an earlier life are sought from here
+        )
         self._is_busy = False
         self._next_ms = shard.host.mono_ms
 
     @property
     def pause_ms(self) -> int:
         """Between two rounds: fine enough for how long things are kept."""
-        keep_ms = self._keep_ms or 0
-        return min(max(keep_ms // 10, limits.RETENTION_PAUSE_MS_MIN), limits.RETENTION_PAUSE_MS_MAX)
+        ages_ms = self._keeping.ages_ms(self._tasks_keep)
+        pause_ms = min((age_ms // 10 for age_ms in ages_ms), default=ALWAYS_MS)
+        if self._keeping.done_max is not None:
+            pause_ms = min(pause_ms, limits.RETENTION_COUNT_PAUSE_MS)
+        return min(max(pause_ms, limits.RETENTION_PAUSE_MS_MIN), limits.RETENTION_PAUSE_MS_MAX)
 
     def next_ms(self) -> int | None:
-        """When, on the monotonic clock, the next look is due."""
-        return None if self._keep_ms is None or self._is_busy else self._next_ms
+        """When, on the monotonic clock, the next look is due; None: an answer is awaited."""
+        return None if self._is_busy or self._is_ahead() else self._next_ms
+
+    def spent_by(self, lsn: int) -> list[bytes]:
+        """Keys of blobs of what has ended of which nothing is left at an LSN."""
+        self._drop_committed()
+        return [key for part in self._forgotten if part.lsn <= lsn for key in part.spent]
+
+    @property
+    def has_spent(self) -> bool:
+        """Whether a checkpoint would free something of that kind."""
+        return bool(self._forgotten)
 
     def step(self) -> None:
         """Looks for what may go, if it is time."""
         shard = self._shard
-        if self._keep_ms is None or self._is_busy or shard.host.mono_ms < self._next_ms:
+        if self._is_busy or shard.host.mono_ms < self._next_ms:
             return
-        if not self._pending:
-            self._pending = [
-                (task, state) for task, state in shard.core.counters if state in _FORGETTABLE
-            ]
-        if not self._pending:
+        if self._is_ahead():
+            checkpointing = shard.checkpointing
+            checkpointing.is_wanted = checkpointing.is_wanted or not checkpointing.is_busy
+            return
+        if self._fronts_after is not None:
+            self._seek_spent(self._fronts_after)
+        elif not (self._look_by_age() or self._look_by_number()):
             self._rest()
-            return
-        task, state = self._pending.pop()
-        before_ms = shard.host.settled_ms - self._keep_ms
-        reader, limit = shard.reader, limits.FORGET_MAX + self._uncommitted()
-        self._is_busy = True
-        shard.read(
-            lambda: reader.ended(state, task_digest(task), before_ms, limit),
-            lambda serials: self._found(task, state, serials),
+
+    def _rest(self) -> None:
+        self._round = None
+        self._next_ms = self._shard.host.mono_ms + self.pause_ms
+
+    # ------------------------------------------------------------------ bounds
+
+    def _is_ahead(self) -> bool:
+        """Whether so much is forgotten that no checkpoint has that the next must come first."""
+        self._drop_committed()
+        count = sum(part.tickets for part in self._forgotten)
+        shards = max(len(self._shard.host.open_shards()), 1)
+        return count >= max(limits.FORGOTTEN_UNCOMMITTED_MAX // shards, limits.FORGET_MAX)
+
+    def _drop_committed(self) -> None:
+        completed_lsn = self._shard.core.completed_lsn
+        while self._forgotten and self._forgotten[0].lsn <= completed_lsn:
+            self._forgotten.popleft()
+
+    # ------------------------------------------------------------------ what is next
+
+    def _look_by_age(self) -> bool:
+        """Looks at the next kind whose oldest may be old enough; False: none is left."""
+        keeping = self._keeping
+        if self._round is None:
+            self._tasks_keep = keeping.tasks_keep(self._shard.store.memo.keeps_ms)
+            counters = self._shard.core.counters
+            self._round = [kind for kind in counters if kind[1] == DEAD or kind[1] in COUNTED]
+            self._fronts = {
+                kind: self._fronts[kind] for kind in self._round if kind in self._fronts
+            }
+        while self._round:
+            kind = self._round.pop()
+            age_ms = keeping.age_ms(*kind, self._tasks_keep)
+            if age_ms is None:
+                continue
+            before_ms = self._shard.host.settled_ms - age_ms
+            front = self._front(kind)
+            if front is None or (front.first_ms is not None and front.first_ms < before_ms):
+                self._read(kind, before_ms, limits.FORGET_MAX, is_by_age=True)
+                return True
+        return False
+
+    def _look_by_number(self) -> bool:
+        """Looks at the kind whose first ended before all others, if there are too many; False: it
+        need not, or there is nothing in the store yet."""
+        excess = self._excess()
+        if excess <= 0:
+            return False
+        firsts: list[tuple[int, _Kind]] = []
+        for kind in self._shard.core.counters:
+            if not self._keeping.is_counted(*kind, self._tasks_keep):
+                continue
+            front = self._front(kind)
+            if front is None:
+                self._read(kind, 0, 1, is_by_age=False)
+                return True
+            if front.first_ms is not None:
+                firsts.append((front.first_ms, kind))
+        if not firsts:
+            return False
+        firsts.sort()
+        first_ms, kind = firsts[0]
+        second_ms = firsts[1][0] if len(firsts) > 1 else ALWAYS_MS
+        before_ms = max(second_ms, first_ms + limits.FORGET_SPAN_MS)
+        self._read(kind, before_ms, min(excess, limits.FORGET_MAX), is_by_age=False)
+        return True
+
+    def _excess(self) -> int:
+        """How many more the shard has than its share of what is kept by number."""
+        most = self._keeping.done_max
+        if most is None:
+            return 0
+        shards = self._shard.host.open_shards()
+        counts = [self._count(shard) for shard in shards]
+        place = next(n for n, shard in enumerate(shards) if shard is self._shard)
+        return counts[place] - share_of(place, counts, most)
+
+    def _count(self, shard: "ShardHost") -> int:
+        is_counted, tasks_keep = self._keeping.is_counted, self._tasks_keep
+        return sum(
+            count for kind, count in shard.core.counters.items() if is_counted(*kind, tasks_keep)
         )
 
-    def _uncommitted(self) -> int:
-        """How many were forgotten that the store still has."""
-        completed_lsn = self._shard.core.completed_lsn
-        while self._forgotten and self._forgotten[0][0] <= completed_lsn:
-            self._forgotten.popleft()
-        return sum(count for _, count in self._forgotten)
+    def _front(self, kind: _Kind) -> _Front | None:
+        """When the first of a kind ended, as far as that is known."""
+        front = self._fronts.get(kind)
+        if front is None or front.until_mono_ms <= self._shard.host.mono_ms:
+            return None
+        if front.first_ms is None and front.commit != self._shard.core.completed_commit:
+            return None
+        return front
 
-    def _found(self, task: str, state: int, serials: list[int]) -> None:
-        core = self._shard.core
-        serials = [serial for serial in serials if core.look(serial) is not None]
-        if not serials:
-            self._is_busy = False
-            if not self._pending:
-                self._rest()
+    # ------------------------------------------------------------------ reading and forgetting
+
+    def _read(self, kind: _Kind, before_ms: int, limit: int, *, is_by_age: bool) -> None:
+        shard = self._shard
+        task, state = kind
+        commit = shard.core.completed_commit
+        place = self._places.get(kind)
+        # What a completed commit has added may lie before the place.
+        after = place[1] if place is not None and place[0] == commit else None
+        digest, reader = task_digest(task), shard.reader
+        self._is_busy = True
+        shard.read(
+            lambda: reader.ended(state, digest, before_ms, limit, after),
+            lambda got: self._found(kind, before_ms, commit, got, is_by_age=is_by_age),
+        )
+
+    def _found(
+        self, kind: _Kind, before_ms: int, commit: int, got: Ended, *, is_by_age: bool
+    ) -> None:
+        core, quarantined = self._shard.core, self._shard.quarantined
+        if got.after is not None:
+            self._places[kind] = commit, got.after
+            if is_by_age and self._round is not None:
+                self._round.append(kind)
+        else:
+            self._places.pop(kind, None)
+            until_ms = self._shard.host.mono_ms + limits.RETENTION_PAUSE_MS_MAX
+            self._fronts[kind] = _Front(got.first_ms, commit, until_ms)
+        serials = [
+            serial
+            for serial in got.serials
+            if core.look(serial) is not None and serial not in quarantined
+        ]
+        if serials:
+            self._forget(kind, before_ms, serials, got.spent)
             return
+        self._is_busy = False
+        if got.spent:
+            self._forgotten.append(_Forgotten(core.lsn, 0, got.spent))
+
+    def _forget(self, kind: _Kind, before_ms: int, serials: list[int], spent: list[bytes]) -> None:
+        core = self._shard.core
+        count_before = len(self._shard.quarantined)
 
         def then(answers: Any, error: BaseException | None) -> None:
             self._is_busy = False
-            if answers is None:
-                self._rest()
+            if answers is not None:
+                self._forgotten.append(_Forgotten(core.lsn, len(serials), spent))
                 return
-            self._forgotten.append((core.lsn, len(serials)))
-            self._pending.append((task, state))
+            self._places.pop(kind, None)
+            self._fronts.pop(kind, None)
+            if len(self._shard.quarantined) == count_before:
+                self._rest()  # it is not that a row of one of them is damaged: wait
 
-        self._shard.put(Ask(Forget(task, state, serials[: limits.FORGET_MAX]), then=then))
+        size = RECORD_BYTES + FORGOTTEN_BYTES * len(serials)
+        self._shard.put(Ask(Forget(*kind, serials, before_ms), size=size, then=then))
 
-    def _rest(self) -> None:
-        self._next_ms = self._shard.host.mono_ms + self.pause_ms
+    def _seek_spent(self, after: bytes) -> None:
+        """What was noted as spent in an earlier life, and was not freed, is found again."""
+        reader = self._shard.reader
+        self._is_busy = True
+
+        def found(got: tuple[list[bytes], bytes | None]) -> None:
+            self._is_busy = False
+            spent, self._fronts_after = got
+            if spent:
+                self._forgotten.append(_Forgotten(self._shard.core.lsn, 0, spent))
+
+        self._shard.read(lambda: reader.spent_fronts(after, limits.SPENT_WALK_BLOBS), found)

@@ -27,6 +27,7 @@ from parkade.host import Host
 from parkade.house import House
 from parkade.io import ShardIO, Writer
 from parkade.job import Job
+from parkade.keeping import Keeping
 from parkade.levers import Levers
 from parkade.opening import Identity, OpenShard, open_shard
 from parkade.placing import Placing
@@ -64,8 +65,8 @@ class RuntimeOptions:
 
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "index_tags", "keep_done_ms", "make_drive", "max_payload", "max_ready", "open_store",
-        "processes", "sizing", "threads", "when_full",
+        "index_tags", "keep_dead_ms", "keep_done_max", "keep_done_ms", "make_drive", "max_payload",
+        "max_ready", "open_store", "processes", "sizing", "threads", "when_full",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,8 @@ class RuntimeOptions:
         keep_done_ms: int | None,
         has_attempts: bool,
         processes: int = 0,
+        keep_done_max: int | None = None,
+        keep_dead_ms: int | None = None,
         max_ready: int | None = None,
         when_full: str = "error",
         index_tags: tuple[str, ...] | None = (),
@@ -94,6 +97,8 @@ class RuntimeOptions:
         self.default_retry = default_retry
         self.max_payload = max_payload
         self.keep_done_ms = keep_done_ms
+        self.keep_done_max = keep_done_max
+        self.keep_dead_ms = keep_dead_ms
         self.has_attempts = has_attempts
         self.processes = processes
         self.max_ready = max_ready
@@ -218,7 +223,9 @@ class Runtime:
         settled = [shard.store.settled_ms for shard in healthy if shard.store.settled_ms]
         start = SettledMs(max(settled)) if settled else None
         self.settled_clock = SettledClock(start, now, mono)
-        self.host = Host(self.clock, self.settled_clock, self, options.keep_done_ms)
+        ages = options.keep_done_ms, options.keep_done_max, options.keep_dead_ms
+        keeping = Keeping(*ages, self.tasks)
+        self.host = Host(self.clock, self.settled_clock, self, keeping)
         self.executor = self.drive.make_executor(
             thread_count=options.threads,
             deliver=self.host.deliver,

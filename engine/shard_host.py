@@ -84,7 +84,7 @@ class ShardHost:
         self.dropped_reads = 0
         self.read_ahead = ReadAhead(self)
         self.checkpointing = Checkpointing(self)
-        self.retention = Retention(self, self.host.keep_ms)
+        self.retention = Retention(self)
         self.handing = Handing(self)
         self.status, self.error = OPEN, None
         self.is_stirred = True

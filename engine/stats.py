@@ -17,11 +17,13 @@ __all__ = ["ShardCounts", "read_stats", "sum_up"]
 
 class ShardCounts(NamedTuple):
     """One shard's tickets by (task, state); how many of the pending ones are due, and since when
-    the first of them is, in ms since the epoch (None: none is)."""
+    the first of them is, in ms since the epoch (None: none is); how many were done and are
+    forgotten."""
 
     counters: Mapping[tuple[str, int], int]
     ready: int
     oldest_ready_ms: int | None
+    done_forgotten: int = 0
 
 
 def read_stats(runtime: "Runtime") -> Stats:
@@ -33,7 +35,10 @@ def read_stats(runtime: "Runtime") -> Stats:
 def _stats(runtime: "Runtime") -> Stats:
     counts = (
         ShardCounts(
-            shard.core.counters, shard.placement.ready_count, shard.placement.oldest_ready_ms()
+            shard.core.counters,
+            shard.placement.ready_count,
+            shard.placement.oldest_ready_ms(),
+            shard.core.done_forgotten,
         )
         for shard in runtime.host.open_shards()
     )
@@ -45,7 +50,7 @@ def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: 
     """The sums over all shards that could be asked."""
     totals = dict.fromkeys((PENDING, *ENDED_NAMES), 0)
     by_task: dict[str, dict[State, int]] = {}
-    ready = 0
+    ready = done_forgotten = 0
     oldest_ms = now_ms
     for counted in counts:
         for (task, state), count in counted.counters.items():
@@ -54,6 +59,7 @@ def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: 
             name: State = ENDED_NAMES.get(state, "scheduled")
             names[name] = names.get(name, 0) + count
         ready += counted.ready
+        done_forgotten += counted.done_forgotten
         if counted.oldest_ready_ms is not None:
             oldest_ms = min(oldest_ms, counted.oldest_ready_ms)
     ready = min(ready, totals[PENDING])  # a shard knows it only about
@@ -62,7 +68,7 @@ def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: 
         scheduled=max(0, totals[PENDING] - ready),
         running=totals[RUNNING],
         dead=totals[DEAD],
-        done_total=totals[DONE],
+        done_total=totals[DONE] + done_forgotten,
         oldest_ready_age=timedelta(milliseconds=now_ms - oldest_ms),
         by_task=by_task,
         shards=shards,

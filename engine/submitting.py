@@ -112,7 +112,14 @@ class Submitting:
         if isinstance(answer, Answer):
             place = (answer.serial, answer.part)
             is_created = answer.code == "created"
-            return Ticket(self._desk, place, draft.task, created=is_created, bound=bound)
+            return Ticket(
+                self._desk,
+                place,
+                draft.task,
+                created=is_created,
+                is_holder=not is_created,
+                bound=bound,
+            )
         if answer.code == "full":
             return StorageFull(shard=shard)
         assert answer.code == "duplicate" and draft.unique is not None, answer

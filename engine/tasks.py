@@ -446,6 +446,10 @@ class Tasks:
         """How many names and aliases there are; it only grows."""
         return len(self._by_name) + len(self._aliases)
 
+    def keeps_ms(self) -> dict[str, int | None]:
+        """How long each name and alias keeps its ended tickets; None: as the engine does."""
+        return {name: task.settings.keep_ms for name, task in self.named().items()}
+
     def named(self) -> dict[str, Task[..., Any]]:
         """Every name and alias, with its task."""
         aliases = dict(self._aliases)  # first: another thread adds a name before its aliases
@@ -520,7 +524,6 @@ def _check_supported(call: str, settings: TaskSettings, given: Mapping[str, Any]
     """What a later version brings is refused, not silently without effect."""
     asked = {
         "lease": settings.lease_ms is not None,
-        "keep": settings.keep_ms is not None,
     }
     for name, is_asked in asked.items():
         if is_asked:

@@ -25,7 +25,7 @@ class Ticket(Generic[R_co]):
     All raise `UnknownTicket` for an id that is not (or no longer) known, and `EngineClosed`.
     """
 
-    __slots__ = ("_bound", "_desk", "_id", "_task", "created")
+    __slots__ = ("_bound", "_desk", "_id", "_is_holder", "_task", "created")
 
     def __init__(
         self,
@@ -34,12 +34,14 @@ class Ticket(Generic[R_co]):
         task: str | None,
         *,
         created: bool = False,
+        is_holder: bool = False,
         bound: "Task[..., Any] | None" = None,
     ) -> None:
         self._desk = desk
         self._id = ticket_id
         self._task = task
         self.created = created
+        self._is_holder = is_holder  # of a unique: it is known to have been, if it is gone
         self._bound = bound
 
     @property
@@ -72,7 +74,7 @@ class Ticket(Generic[R_co]):
         handler.
         """
         desk, timeout_ms = self._desk, _timeout_ms(timeout)
-        request = desk.end(self.id, self._bound, "ticket.result")
+        request = desk.end(self.id, self._bound, "ticket.result", is_holder=self._is_holder)
         try:
             value: R_co = desk.ask(request, timeout_ms)
         except desk.TimeIsUp:
@@ -83,7 +85,7 @@ class Ticket(Generic[R_co]):
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """`result` for coroutines."""
         desk, timeout_ms = self._desk, _timeout_ms(timeout)
-        request = desk.end(self.id, self._bound, "ticket.aresult")
+        request = desk.end(self.id, self._bound, "ticket.aresult", is_holder=self._is_holder)
         try:
             value: R_co = await desk.aask(request, timeout_ms)
         except desk.TimeIsUp:

@@ -11,6 +11,7 @@ import msgspec
 
 from parkade.house import HOUSE_NUMBER, read_state
 from parkade.index_keys import index_keys
+from parkade.keeping import COUNTED
 from parkade.onlooker import Onlooker
 from parkade.shard import check
 from parkade.shard.retry import expiry_of
@@ -140,5 +141,6 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
         due_ms=ticket.due_ms,
         first_due_ms=ticket.first_due_ms,
         expiry_ms=expiry_of(ticket) if ticket.state == PENDING else None,
+        ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
         index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )

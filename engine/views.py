@@ -157,7 +157,8 @@ class ShardStats:
 class Stats:
     """The engine's counters, kept as tickets change: nothing is counted when they are read.
 
-    In `by_task` a ticket that waits is `scheduled`, whether it is due or not.
+    `done_total` counts every ticket that was ever done, those that are forgotten too; the rest
+    counts what is there. In `by_task` a ticket that waits is `scheduled`, whether it is due or not.
     """
 
     ready: int

@@ -18,6 +18,7 @@ from parkade.shard.outbox import Outbox, Place
 from parkade.shard.placement import Placement
 from parkade.shard.states import (
     DEAD,
+    DONE,
     GONE,
     NEXT,
     NO_FENCE,
@@ -84,10 +85,12 @@ class Applying:
         births: Births,
         taken: Mapping[int, tuple[int, int, int]],
         has_outbox: bool,
+        done_forgotten: int,
     ) -> None:
         self.lsn = lsn
         self.epoch = 0  # of the record that is applied: its journal's, or its segment's
         self.births = births
+        self.done_forgotten = done_forgotten
         self.memory = Memory(lsn, bounds.payload_cache_bytes_max)
         lanes = Lanes(self.memory, bounds, lane_names, lane_rows)
         self.placement = Placement(self.memory, bounds, lanes)
@@ -338,6 +341,8 @@ class Applying:
         if state == DEAD:
             self._give_up_name(ticket)
             self._end_aliases(ticket, None)
+        elif state == DONE:
+            self.done_forgotten += 1
         self._counts(ticket.task)[state] -= 1
         self.memory.erase(ticket)
 

@@ -174,11 +174,13 @@ class SettleLost(Command, frozen=True):
 
 
 class Forget(Command, frozen=True):
-    """Retention: ended tickets of one task and state."""
+    """Retention: those of these ended tickets, of one task and state, that ended before a time;
+    None: whenever they did."""
 
     task: str
     state: int
     serials: list[int]
+    before_ms: int | None = None
 
 
 class UniqueRow(_Plain, frozen=True, array_like=True):
@@ -218,7 +220,7 @@ class Refusal(_Plain, frozen=True):
     """Why not. `code`: full, unknown, duplicate, too_late, not_pending, not_dead, ambiguous,
     refused (stale fence), not_due, expired, late, exhausted, key_busy, suspect (another one runs),
     clock (expired or late by the wall clock only), gone, not_ended, other (task or
-    state)."""
+    state), kept (it ended later)."""
 
     code: str
     serial: int = 0

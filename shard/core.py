@@ -66,12 +66,14 @@ class Shard(Applying):
         shard_count: int = 1,
         taken: Mapping[int, tuple[int, int, int]] | None = None,
         has_outbox: bool = False,
+        done_forgotten: int = 0,
     ) -> None:
         """The state at the store's LSN, with nothing in memory.
 
         `lane_names` and `lane_rows` are by lane number: its encoded key, its rows in `lanes`.
         `taken` is by sender: the last (epoch, LSN, index) that came from there. `has_outbox`: the
-        store has entries for other shards.
+        store has entries for other shards. `done_forgotten` is how many tickets were done and are
+        forgotten.
         """
         super().__init__(
             lsn,
@@ -82,6 +84,7 @@ class Shard(Applying):
             Births(number, shard_count),
             taken or {},
             has_outbox,
+            done_forgotten,
         )
         self.has_room = True
         self.refused_outcomes = 0
@@ -188,7 +191,8 @@ class Shard(Applying):
         """Begin a checkpoint of the state as it is now. There must be no other."""
         for task in [task for task, counts in self.by_task.items() if not any(counts)]:
             del self.by_task[task]
-        return Cut(self.lsn, self.counters, self.memory.cut(), dict(self.outbox.taken))
+        taken, forgotten = dict(self.outbox.taken), self.done_forgotten
+        return Cut(self.lsn, self.counters, self.memory.cut(), taken, forgotten)
 
     def entry_kind(self, serial: int) -> int:
         """Where the entry of a pending ticket of the flight belongs: in the agenda, or in its

@@ -235,7 +235,7 @@ def decide_expire(view: View, command: Expire, now_ms: int, settled_ms: int) -> 
 
 
 def decide_forget(view: View, command: Forget) -> Verdict:
-    """One record for all that are there and have ended in that state."""
+    """One record for all that are there and have ended in that state, long enough ago."""
     serials: list[int] = []
     for serial, ticket in _each(view, command.serials):
         if ticket is None:
@@ -244,6 +244,8 @@ def decide_forget(view: View, command: Forget) -> Verdict:
             view.refuse("not_ended", serial)
         elif (ticket.task, ticket.state) != (command.task, command.state):
             view.refuse("other", serial)
+        elif command.before_ms is not None and ticket.finished_ms >= command.before_ms:
+            view.refuse("kept", serial)
         else:
             serials.append(serial)
             view.answers.append(Answer("forgotten", serial, ticket.part))

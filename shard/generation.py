@@ -114,9 +114,10 @@ class Generation:
 
 class Cut(NamedTuple):
     """The state that a checkpoint makes durable: an LSN, the counters there, up to where other
-    outboxes were taken, and the changes."""
+    outboxes were taken, how many tickets were done and are forgotten, and the changes."""
 
     lsn: int
     counters: dict[tuple[str, int], int]
     flight: Generation
     taken: "dict[int, Place]"
+    done_forgotten: int = 0

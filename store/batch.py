@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from parkade.store.meta import Memo
+
 __all__ = ["Batch", "Claim", "Commit", "pack_ended"]
 
 _ENDED = struct.Struct(">B8sQQ")
@@ -55,6 +57,7 @@ class Batch:
     now_ms: int  # decides how fine agenda entries are written, and what is split ahead of time
     settled_ms: int  # ends unique rows
     counters: dict[tuple[str, int], int]  # tickets by (task, state), whole: not a change of them
+    memo: Memo = field(default_factory=Memo)  # whole as well
 
     # By serial. None deletes; a deleted head takes body and history with it.
     heads: dict[int, bytes | None] = field(default_factory=dict)
@@ -72,6 +75,7 @@ class Batch:
     index_puts: list[bytes] = field(default_factory=list)  # prefix, then the 8 bytes of the serial
     index_deletes: list[bytes] = field(default_factory=list)
     ended: list[bytes] = field(default_factory=list)  # of `pack_ended`, for retention
+    spent: list[bytes] = field(default_factory=list)  # keys of its blobs that are of no more use
     outbox: dict[bytes, bytes] = field(default_factory=dict)  # by `outbox.pack_place`
     outbox_spent: list[tuple[bytes, bytes]] = field(default_factory=list)  # first key, last key
     taken: bytes | None = None  # of meta: up to where the entries of other outboxes are here

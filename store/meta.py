@@ -12,14 +12,18 @@ __all__ = [
     "IDENTITY",
     "LANE_ROWS",
     "MAGIC",
+    "MEMO",
     "STATE",
     "TAKEN",
+    "Memo",
     "State",
     "decode_counters",
     "decode_lane_rows",
+    "decode_memo",
     "decode_taken",
     "encode_counters",
     "encode_lane_rows",
+    "encode_memo",
     "encode_taken",
     "pack_identity",
     "unpack_identity",
@@ -28,7 +32,7 @@ __all__ = [
 FORMAT = 1
 MAGIC = b"PARKADES"
 IDENTITY, STATE, COUNTERS, LANE_ROWS = b"identity", b"state", b"counters", b"lane_rows"
-TAKEN = b"taken"
+MEMO, TAKEN = b"memo", b"taken"
 
 _IDENTITY = struct.Struct(">8sI5sI")
 _STATE = struct.Struct(">5Q")
@@ -56,6 +60,14 @@ class State(NamedTuple):
     @classmethod
     def unpack(cls, row: bytes) -> "State":
         return cls._make(_STATE.unpack(row))
+
+
+class Memo(msgspec.Struct, array_like=True, frozen=True):
+    """What outlives the tickets it was of. `done_forgotten`: how many were done and are forgotten;
+    `keeps_ms`: how long a task's ended tickets are kept, as its code said last."""
+
+    done_forgotten: int = 0
+    keeps_ms: dict[str, int] = {}
 
 
 def pack_identity(salt: bytes, shard: int) -> bytes:
@@ -98,3 +110,7 @@ def encode_taken(taken: Mapping[int, tuple[int, int, int]]) -> bytes:
 
 def decode_taken(row: bytes) -> dict[int, tuple[int, int, int]]:
     return {sender: (epoch, lsn, index) for sender, epoch, lsn, index in _taken(row)}
+
+
+encode_memo = msgspec.msgpack.Encoder(order="sorted").encode
+decode_memo = msgspec.msgpack.Decoder(Memo).decode

@@ -30,10 +30,13 @@ from parkade.store.meta import (
     COUNTERS,
     IDENTITY,
     LANE_ROWS,
+    MEMO,
     STATE,
+    Memo,
     State,
     encode_counters,
     encode_lane_rows,
+    encode_memo,
     pack_identity,
 )
 from parkade.store.parked_reader import ParkedReader, Stat, check_identity
@@ -43,24 +46,23 @@ from parkade.store.writer import write_batch
 __all__ = ["MAP_BYTES", "Parked", "ParkedReader", "Stat"]
 
 GROWTH_PERCENT = 75  # of the map in use: then it grows, while there is still room to delete
-SPENT_BLOBS_MAX = 1_024  # of table `ended`, dropped per commit
 MARGIN_BYTES = 1 << 20  # less than this free on the disk beyond what a commit needs: it was full
 
 
 class Parked(ParkedReader):
     """The store of a shard, for its owner.
 
-    `lsn`, `epoch`, `settled_ms`, `counters`, `lane_names` and `lane_rows` are those of the latest
-    commit; the dicts are replaced by a commit, never changed.
+    `lsn`, `epoch`, `settled_ms`, `counters`, `memo`, `lane_names` and `lane_rows` are those of the
+    latest commit; the dicts are replaced by a commit, never changed.
     """
 
     lsn: int
     epoch: int
     settled_ms: int
     counters: dict[tuple[str, int], int]
+    memo: Memo
     lane_names: dict[int, bytes]
     lane_rows: dict[int, int]
-    _is_owner = True
 
     def __init__(
         self,
@@ -185,6 +187,7 @@ class Parked(ParkedReader):
                         (STATE, State().pack()),
                         (COUNTERS, encode_counters({})),
                         (LANE_ROWS, encode_lane_rows({})),
+                        (MEMO, encode_memo(Memo())),
                     ):
                         transaction.put(key, seal(key, row), db=tables.meta)
         except (lmdb.Error, OSError) as error:
@@ -209,7 +212,7 @@ class Parked(ParkedReader):
                 if length < self._state.file_bytes:
                     reason = f"the file ends here, and was {self._state.file_bytes} bytes long"
                     raise Damage(self.path, length, reason)
-                self.lane_names = snapshot.lane_names()
+                self.lane_names, self.memo = snapshot.lane_names(), snapshot.memo()
                 self._adopt(self._state, snapshot.counters(), snapshot.lane_row_counts())
         except BaseException:
             environment.close()
@@ -225,7 +228,6 @@ class Parked(ParkedReader):
 
     def _write(self, batch: Batch, has_grown: bool) -> Commit:
         """One attempt at the transaction; what is kept in memory changes after it or not at all."""
-        spent = list(self._spent)[:SPENT_BLOBS_MAX]
         with self._environment.begin(write=True, buffers=True) as transaction:
             self._at("begin")
             written = write_batch(
@@ -236,7 +238,6 @@ class Parked(ParkedReader):
                 state=self._state,
                 lane_rows=self.lane_rows,
                 upkeep=self._upkeep,
-                spent_blobs=spent,
                 file_bytes=self._files.file_bytes(self.path),
                 at=self._at,
             )
@@ -244,19 +245,17 @@ class Parked(ParkedReader):
             number = transaction.id()
         with suppress(OSError, ReadFailed):  # the batch is durable; the next commit does it
             self._files.fill_up(self._environment, self.path)
-        for key in spent:
-            self._spent.pop(key, None)
         if batch.lane_names:
             self.lane_names = self.lane_names | batch.lane_names
+        self.memo = batch.memo
         self._adopt(written.state, dict(batch.counters), written.lane_rows)
-        has_upkeep = written.has_upkeep or bool(self._spent)
         return Commit(
             batch.lsn,
             number,
             has_grown,
             written.written_bytes,
             written.has_refine_due,
-            has_upkeep,
+            written.has_upkeep,
         )
 
     def _grow_ahead(self, need_bytes: int) -> bool:

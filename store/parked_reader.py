@@ -49,13 +49,11 @@ class ParkedReader:
 
     _environment: lmdb.Environment
     _tables: Tables
-    _is_owner = False
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.path = f"{directory}/{DATA_FILE}"
         self._gate = Gate()
-        self._spent: dict[bytes, None] = {}
 
     @classmethod
     def open_readonly(
@@ -92,8 +90,7 @@ class ParkedReader:
             transaction = self._enter()
             try:
                 with transaction:
-                    on_spent = self._note_spent if self._is_owner else None
-                    yield Snapshot(transaction, self._tables, self.path, on_spent)
+                    yield Snapshot(transaction, self._tables, self.path)
             finally:
                 self._gate.leave()
 
@@ -151,9 +148,6 @@ class ParkedReader:
         finally:
             self._gate.open()
         return True
-
-    def _note_spent(self, key: bytes) -> None:
-        self._spent[key] = None
 
 
 def check_identity(snapshot: Snapshot, salt: bytes, shard: int) -> None:

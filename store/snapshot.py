@@ -5,27 +5,31 @@ Everything it returns is a copy and outlives it.
 """
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from lmdb import Transaction, _Database
 
+from parkade.store.ended import EndedReader
 from parkade.store.entry import Position
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
+    MEMO,
     STATE,
     TAKEN,
+    Memo,
     State,
     decode_counters,
     decode_lane_rows,
+    decode_memo,
     decode_taken,
 )
 from parkade.store.rows import RowDamaged, pack_serials, unseal
 from parkade.store.sweep import AgendaReader, Sweep
-from parkade.store.writer import CLAIM_BYTES, unpack_stamps
+from parkade.store.writer import CLAIM_BYTES
 
 __all__ = ["Body", "LaneRow", "Rows", "Snapshot"]
 
@@ -60,12 +64,10 @@ class Snapshot:
         transaction: "Transaction[memoryview]",
         tables: Tables,
         path: str,
-        on_spent: Callable[[bytes], None] | None,
     ) -> None:
         self.transaction = transaction
         self.tables = tables
         self.path = path
-        self._on_spent = on_spent
         self._agenda = AgendaReader(transaction, tables.agenda, path)
         self._state: State | None = None
 
@@ -89,6 +91,12 @@ class Snapshot:
     def counters(self) -> dict[tuple[str, int], int]:
         """Tickets by (task, state). Raises `Damage`."""
         return decode_counters(self._meta_row(COUNTERS))
+
+    def memo(self) -> Memo:
+        """What outlives the tickets it was of. Raises `Damage`."""
+        if self.transaction.get(MEMO, db=self.tables.meta) is None:
+            return Memo()  # written before there was one
+        return decode_memo(self._meta_row(MEMO))
 
     def lane_row_counts(self) -> dict[int, int]:
         """How many rows of table `lanes` each lane has. Raises `Damage`."""
@@ -231,26 +239,9 @@ class Snapshot:
             rows.append(LaneRow(first_due_ms, serial, int.from_bytes(due, "big")))
         return rows
 
-    def ended(self, state: int, task_digest: bytes, *, before_ms: int, limit: int) -> list[int]:
-        """Tickets of a task that ended in `state` before a time and are still there, those that
-        ended first coming first. Raises `Damage`."""
-        prefix = bytes([state]) + task_digest
-        cursor = self.transaction.cursor(self.tables.ended)
-        found: list[int] = []
-        bucket: list[tuple[int, int]] = []
-        bucket_key = b""
-        if cursor.set_range(prefix):
-            for key, stored in cursor.iternext():
-                if bytes(key[:17]) != bucket_key:
-                    found += self._present(bucket, before_ms)
-                    start_ms = int.from_bytes(key[9:17], "big")
-                    is_past = bytes(key[:9]) != prefix or start_ms >= before_ms
-                    bucket, bucket_key = [], bytes(key[:17])
-                    if is_past or len(found) >= limit:
-                        break
-                bucket += self._ended_blob(bytes(key), stored)
-        found += self._present(bucket, before_ms)
-        return found[:limit]
+    def ended(self) -> EndedReader:
+        """What has ended, for retention."""
+        return EndedReader(self.transaction, self.tables, self.path)
 
     def taken(self) -> dict[int, tuple[int, int, int]]:
         """Up to which (epoch, LSN, index) the entries of each sender are here. Raises `Damage`."""
@@ -273,22 +264,6 @@ class Snapshot:
                     raise self._damage("outbox", bytes(key))
                 rows.append((bytes(key), row))
         return rows
-
-    def _ended_blob(self, key: bytes, stored: memoryview) -> list[tuple[int, int]]:
-        """(finished, serial) of those tickets of a blob that are still there. A blob without any
-        is reported, so that the writer drops it: nobody else knows when its last one went."""
-        content = unseal(key, stored)
-        if content is None:
-            raise self._damage("ended", key)
-        stamps = unpack_stamps(content)
-        heads = self.transaction.cursor(self.tables.heads)
-        present = [stamp for stamp in stamps if heads.set_key(stamp[1].to_bytes(8, "big"))]
-        if not present and self._on_spent is not None:
-            self._on_spent(key)
-        return present
-
-    def _present(self, stamps: list[tuple[int, int]], before_ms: int) -> list[int]:
-        return [serial for finished_ms, serial in sorted(stamps) if finished_ms < before_ms]
 
     def _row(self, name: str, table: _Database, serial: int) -> bytes | None:
         key = serial.to_bytes(8, "big")

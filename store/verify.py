@@ -17,6 +17,7 @@ from parkade.store.errors import Damage
 from parkade.store.rows import unseal
 from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
+from parkade.store.writer import unpack_stamps
 
 __all__ = ["Decode", "HeadFacts", "Problem", "verify"]
 
@@ -34,6 +35,7 @@ class HeadFacts(NamedTuple):
     due_ms: int
     first_due_ms: int
     expiry_ms: int | None = None  # where the agenda has a mark for it
+    ended_ms: int | None = None  # when it ended, if retention is to find it by that
     index_keys: tuple[bytes, ...] = ()  # prefix and serial, as they were put
 
 
@@ -83,6 +85,8 @@ class _Walk:
         self._pending = _Places()
         self._placed = _Places()
         self._marks = 0
+        self._to_forget = _Places()
+        self._noted = _Places()
 
     def run(self, deep: bool) -> Iterator[Problem]:
         yield from self._meta()
@@ -99,7 +103,10 @@ class _Walk:
             yield Problem("agenda", None, damage.reason)
         yield from self._lanes(deep)
         if deep:
+            yield from self._ended()
             marks_wanted = yield from self._heads()
+            if not self._to_forget.is_same(self._noted):
+                yield Problem("ended", None, "what has ended is not what is noted to be forgotten")
             if is_sound and marks_wanted != self._marks:
                 yield Problem("agenda", None, f"{self._marks} marks, of {marks_wanted} that expire")
             if is_sound and not self._pending.is_same(self._placed):
@@ -194,6 +201,18 @@ class _Walk:
         if stored_counts != counts:
             yield Problem("meta", None, f"rows per lane are {dict(counts)}, not {stored_counts}")
 
+    def _ended(self) -> Iterator[Problem]:
+        """What is noted of those that retention will look for by the time of their end."""
+        for key, stored in self._transaction.cursor(self._tables.ended):
+            for finished_ms, serial in unpack_stamps(unseal(key, stored) or b""):
+                facts = self._facts(serial)
+                if facts is None or facts.ended_ms is None or facts.state != key[0]:
+                    continue  # gone, or it has come back from that end
+                self._noted.add(serial)
+                if facts.ended_ms != finished_ms:
+                    text = f"it ended at {facts.ended_ms} ms, and is noted at {finished_ms} ms"
+                    yield Problem("ended", serial, text)
+
     def _facts(self, serial: int) -> HeadFacts | None:
         key = serial.to_bytes(8, "big")
         stored = self._transaction.get(key, db=self._tables.heads)
@@ -224,6 +243,8 @@ class _Walk:
             marks += facts.expiry_ms is not None
             if facts.is_pending:
                 self._pending.add(serial)
+            if facts.ended_ms is not None:
+                self._to_forget.add(serial)
             for index_key in facts.index_keys:
                 split = len(index_key) - INDEX_SERIAL_BYTES
                 if not indexes.set_key_dup(index_key[:split], index_key[split:]):

@@ -18,21 +18,25 @@ from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
+    MEMO,
     STATE,
     TAKEN,
     State,
     encode_counters,
     encode_lane_rows,
+    encode_memo,
 )
 from parkade.store.rows import pack_serials, seal, seal_all, unseal
 
 __all__ = [
     "CLAIM_BYTES",
     "CLAIM_ENDS_MAX",
+    "CLAIM_END_BITS_MIN",
     "ENDED_BITS",
     "REFINE_ENTRIES",
     "TIDY_ENTRIES",
     "Written",
+    "claim_end_bits",
     "claim_until_ms",
     "lane_key",
     "unpack_stamps",
@@ -43,7 +47,8 @@ REFINE_ENTRIES = 65_536  # split ahead of their time, per commit
 TIDY_ENTRIES = 32_768  # cancelled or joined, per commit
 CLAIM_ENDS_MAX = 8_192  # unique rows looked at for their end, per commit
 ENDED_BITS = 22  # retention and ends of unique rows are kept in buckets of 2^22 ms
-BUCKET_ROWS_MAX = 2_048  # entries in one blob of these two tables
+CLAIM_END_BITS_MIN = 16  # but 2^16 ms where the end of a unique row is nearer than one of those
+BUCKET_ROWS_MAX = 250  # entries in one blob of these two tables: it fills a page of 4 KiB
 APPENDED_MIN = 16  # in one index prefix: below it, asking where the prefix ends costs more
 
 _CLAIM = struct.Struct(">q")
@@ -70,11 +75,10 @@ def write_batch(
     state: State,
     lane_rows: dict[int, int],
     upkeep: Upkeep,
-    spent_blobs: list[bytes],
     file_bytes: int,
     at: Callable[[str], None],
 ) -> Written:
-    """Write all of `batch` over `state`. `spent_blobs`: keys of table `ended` to drop.
+    """Write all of `batch` over `state`.
 
     Raises `Damage` for a blob of the agenda that fails its checksum, and what LMDB raises.
     """
@@ -95,10 +99,10 @@ def write_batch(
     has_upkeep = agenda.tidy(TIDY_ENTRIES)
     at("agenda")
     numbers = _Numbers(agenda.next_blob)
-    has_upkeep |= _end_claims(transaction, tables, batch.settled_ms)
+    has_upkeep |= _end_claims(transaction, tables, batch)
     written += _write_claims(transaction, tables, batch, numbers)
     written += _write_ended(transaction, tables, batch, numbers)
-    _delete_keys(transaction, tables.ended, spent_blobs)
+    _delete_keys(transaction, tables.ended, batch.spent)
     _write_indexes(transaction, tables, batch)
     _write_outbox(transaction, tables, batch)
     state = State(batch.lsn, batch.epoch, batch.settled_ms, numbers.next, file_bytes)
@@ -106,6 +110,7 @@ def write_batch(
         (STATE, state.pack()),
         (COUNTERS, encode_counters(batch.counters)),
         (LANE_ROWS, encode_lane_rows(lane_rows)),
+        (MEMO, encode_memo(batch.memo)),
     ):
         transaction.put(key, seal(key, row), db=tables.meta)
     if batch.taken is not None:
@@ -251,20 +256,30 @@ def _write_claims(
     ends: dict[bytes, list[bytes]] = {}
     for name, claim in held:
         if claim.until_ms >= 0:
-            ends.setdefault(_bucket(claim.until_ms), []).append(name)
+            bits = claim_end_bits(claim.until_ms, batch.settled_ms)
+            end_ms = (claim.until_ms >> bits) + 1 << bits
+            ends.setdefault(end_ms.to_bytes(8, "big"), []).append(name)
     return written + _put_buckets(transaction, tables.unique_ends, ends, numbers)
 
 
-def _end_claims(transaction: "Transaction[memoryview]", tables: Tables, settled_ms: int) -> bool:
-    """Drop rows of unique names whose time is over, a slice of them; True: more may be waiting.
+def claim_end_bits(until_ms: int, settled_ms: int) -> int:
+    """How wide the bucket is, 2^bits ms, in which the end of a unique row is noted: a row whose end
+    is near shall not outstay it by much, and one that holds for long costs no bucket of its own."""
+    return ENDED_BITS if until_ms - settled_ms >> ENDED_BITS else CLAIM_END_BITS_MIN
+
+
+def _end_claims(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> bool:
+    """Drop rows of unique names whose time is over, a slice of them, and more of them than the
+    batch brings; True: more may be waiting.
 
     An entry is only a hint: a name that was claimed again since has a row with another end.
     """
-    budget = CLAIM_ENDS_MAX
+    settled_ms = batch.settled_ms
+    budget = CLAIM_ENDS_MAX + 2 * len(batch.uniques)
     cursor = transaction.cursor(tables.unique_ends)
     while cursor.first():
         key = bytes(cursor.key())
-        if int.from_bytes(key[:8], "big") + (1 << ENDED_BITS) > settled_ms:
+        if int.from_bytes(key[:8], "big") > settled_ms:
             return False
         if budget <= 0:
             return True

@@ -33,6 +33,7 @@ class Entry:
     is_ambiguous: bool = False
     on_crash: int = 0
     why: str | None = None
+    finished_ms: int = 0
     cancel_reason: str | None = None
 
     @property
@@ -54,6 +55,7 @@ class Model:
     def __init__(self) -> None:
         self.tickets: dict[int, Entry] = {}
         self.names: dict[Name, tuple[int, int | None]] = {}
+        self.done_forgotten = 0
 
     def counters(self) -> dict[tuple[str, int], int]:
         counts: dict[tuple[str, int], int] = {}
@@ -295,7 +297,7 @@ class Model:
         return policy is not None and policy != -1 and entry.attempts >= policy
 
     def _end(self, entry: Entry, state: int, now_ms: int, why: str | None) -> None:
-        entry.state, entry.why = state, why
+        entry.state, entry.why, entry.finished_ms = state, why, now_ms
         if state in (CANCELLED, EXPIRED):
             entry.body = None
         name, claim = entry.name, entry.draft.unique
@@ -308,6 +310,7 @@ class Model:
 
     def _delete(self, serial: int) -> None:
         entry = self.tickets.pop(serial)
+        self.done_forgotten += entry.state == DONE
         name = entry.name
         if name is not None and entry.state == DEAD and self.names.get(name, (0, 0))[0] == serial:
             del self.names[name]

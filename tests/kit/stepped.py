@@ -26,6 +26,7 @@ from parkade.asks import Ask, AwaitEnd, Inquiry, Look, Seen
 from parkade.attempts import Attempts
 from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
 from parkade.io import Post, ShardIO, Writer
+from parkade.keeping import Keeping
 from parkade.opening import Identity, OpenShard, open_shard
 from parkade.shard import Bounds
 from parkade.shard.commands import Command, Outcome, Submit
@@ -38,7 +39,17 @@ from parkade.store.record import Options, Submitted, UniqueClaim
 from parkade.submitting import DRAFT_BYTES
 from parkade.waiters import Wakeups
 
-__all__ = ["BOUNDS", "NOW_MS", "ODD_BOUNDS", "STEPS", "Failed", "Job", "Stepped", "stepped"]
+__all__ = [
+    "BOUNDS",
+    "NOW_MS",
+    "ODD_BOUNDS",
+    "STEPS",
+    "Failed",
+    "Job",
+    "KeepingTasks",
+    "Stepped",
+    "stepped",
+]
 
 NOW_MS = 1_700_000_000_000
 BOUNDS = Bounds(
@@ -73,6 +84,10 @@ LIMITS = {
     "LOAD_CHUNK": 3,
     "POISON_WINDOW_MS": 1_000,
     "FORGET_MAX": 2,
+    "FORGOTTEN_UNCOMMITTED_MAX": 6,
+    "FORGET_SPAN_MS": 50,
+    "SPENT_WALK_BLOBS": 2,
+    "RETENTION_COUNT_PAUSE_MS": 100,
     "RETENTION_PAUSE_MS_MIN": 100,
     "RETENTION_PAUSE_MS_MAX": 500,
 }
@@ -85,6 +100,16 @@ STEPS = ("io", "writer", "hear io", "hear writer", "turn", "admit", "pass", "lat
 Heard = deque[tuple[Callable[..., None], tuple[Any, ...]]]
 
 
+class KeepingTasks:
+    """Tasks that say how long they keep what has ended."""
+
+    def __init__(self, keeps_ms: dict[str, int | None]) -> None:
+        self._keeps_ms = keeps_ms
+
+    def keeps_ms(self) -> dict[str, int | None]:
+        return self._keeps_ms
+
+
 class Port:
     """The engine around the shard, as far as it needs one."""
 
@@ -92,7 +117,7 @@ class Port:
         self._stepped = shard
         self.wakeups = Wakeups()
         self.now_ms = self.mono_ms = self.settled_ms = 0
-        self.keep_ms = shard.keep_ms
+        self.keeping = shard.keeping
         self.errors: list[tuple[str, BaseException | None]] = []
 
     def decided(self, ask: Ask) -> None:
@@ -131,12 +156,12 @@ class Stepped:
         *,
         bounds: Bounds = BOUNDS,
         durability: str = "disk",
-        keep_ms: int | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self.path = path
         self.bounds = bounds
         self.durability = durability
-        self.keep_ms = keep_ms
+        self.keeping = Keeping() if keeping is None else keeping
         self.now_ms, self.mono_ms = NOW_MS, 1_000
         self.last_serial = 0
         self.disk = FakeDisk()

@@ -13,6 +13,7 @@ import msgspec
 
 from kit.model import DEAD, PENDING, RUNNING, Entry, Model
 from parkade.index_keys import index_keys
+from parkade.keeping import COUNTED
 from parkade.shard import Shard, Unread, check, is_taken, unique_name_of
 from parkade.shard.check import StoreView
 from parkade.shard.commands import (
@@ -125,6 +126,7 @@ def _facts(serial: int, head: bytes) -> HeadFacts:
         due_ms=ticket.due_ms,
         first_due_ms=ticket.first_due_ms,
         expiry_ms=expiry_of(ticket) if is_pending else None,
+        ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
         index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )
 
@@ -249,6 +251,7 @@ class Witness:
         for serial, entry in entries.items():
             assert self.tickets[serial].body == entry.body, ("its body", serial, entry)
         assert core.counters == self.model.counters()
+        assert core.done_forgotten == self.model.done_forgotten
 
     def _check_rows(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
         for name in {*self.rows, *image.rows}:
@@ -333,8 +336,8 @@ class _Expected:
                 return [model.resolve(serial, result, now_ms)]
             case Expire(serials):
                 return [model.expire(serial, now_ms, settled_ms) for serial in serials]
-            case Forget(task, state, serials):
-                return [self._forget(task, state, serial) for serial in serials]
+            case Forget(task, state, serials, before_ms):
+                return [self._forget(task, state, serial, before_ms) for serial in serials]
             case Start(items):
                 return [self._start(*each) for each in zip(items, self.answers, strict=True)]
             case Settle(outcomes):
@@ -354,7 +357,7 @@ class _Expected:
         assert self.has_room or code != "created", "made without room"
         return code
 
-    def _forget(self, task: str, state: int, serial: int) -> str:
+    def _forget(self, task: str, state: int, serial: int, before_ms: int | None) -> str:
         entry = self.model.tickets.get(serial)
         if entry is None:
             return "unknown"
@@ -362,6 +365,8 @@ class _Expected:
             return "not_ended"
         if (entry.draft.task, entry.state) != (task, state):
             return "other"
+        if before_ms is not None and entry.finished_ms >= before_ms:
+            return "kept"
         self.model.forget(serial)
         return "forgotten"
 
@@ -409,6 +414,7 @@ def _copied(model: Model) -> Model:
     fresh = Model()
     fresh.tickets = {serial: Entry(**vars(entry)) for serial, entry in model.tickets.items()}
     fresh.names = dict(model.names)
+    fresh.done_forgotten = model.done_forgotten
     return fresh
 
 

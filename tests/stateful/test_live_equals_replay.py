@@ -21,10 +21,11 @@ from hypothesis.stateful import (
 )
 
 from kit.model import DEAD, PENDING, RUNNING
-from kit.stepped import BOUNDS, ODD_BOUNDS, STEPS, Stepped, stepped
+from kit.stepped import BOUNDS, ODD_BOUNDS, STEPS, KeepingTasks, Stepped, stepped
 from parkade.asks import AwaitEnd, GroupEnds, GroupsOf, Look, PageOf, Rehearse
 from parkade.finding import ALL_STATES, indexes_of
 from parkade.index_keys import group_prefix
+from parkade.keeping import Keeping
 from parkade.shard import Bounds
 from parkade.shard.commands import (
     Cancel,
@@ -73,6 +74,15 @@ work = st.lists(st.sampled_from((*STEPS, "pass", "io", "writer")), max_size=12)
 _GROUP = Ticket.__struct_fields__.index("group")
 
 
+KEEPINGS = (
+    Keeping(),
+    Keeping(2_000),
+    Keeping(4_000, 3, 1_000),
+    Keeping(None, 2),
+    Keeping(1_000, 4, None, KeepingTasks({"t": 5_000, "u": None})),
+)
+
+
 class LiveEqualsReplay(RuleBasedStateMachine):
     """See the module."""
 
@@ -82,12 +92,12 @@ class LiveEqualsReplay(RuleBasedStateMachine):
         self.shard: Stepped
 
     @initialize(
-        keep_ms=st.sampled_from((None, None, 2_000)),
+        keeping=st.sampled_from(KEEPINGS),
         durability=st.sampled_from(("disk", "disk", "process")),
         bounds=st.sampled_from((BOUNDS, *ODD_BOUNDS)),
     )
-    def open(self, keep_ms: int | None, durability: str, bounds: Bounds) -> None:
-        options = {"keep_ms": keep_ms, "durability": durability, "bounds": bounds}
+    def open(self, keeping: Keeping, durability: str, bounds: Bounds) -> None:
+        options = {"keeping": keeping, "durability": durability, "bounds": bounds}
         self.shard = self.stack.enter_context(stepped(**options))
 
     # ------------------------------------------------------------------ callers

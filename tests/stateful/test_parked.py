@@ -59,6 +59,7 @@ class ParkedMachine(RuleBasedStateMachine):
         self.now = self.stored.copy()
         self.last_serial = 0
         self.bounced: set[int] = set()
+        self.spent: list[bytes] = []
 
     def open(self, *, is_new: bool = False) -> Parked:
         return open_parked(
@@ -133,9 +134,10 @@ class ParkedMachine(RuleBasedStateMachine):
         with self.parked.snapshot() as snapshot:
             task = {1: "mail", 2: "bill", 3: "ship"}[lane]
             before_ms = self.now.now_ms + 1
-            ended = snapshot.ended(DONE, digest(task), before_ms=before_ms, limit=count)
-        for serial in ended:
+            ended = snapshot.ended().before(DONE, digest(task), before_ms, limit=count)
+        for serial in ended.serials:
             self.now.cars.pop(serial, None)
+        self.spent = ended.spent
         self.commit()
 
     @rule(name=st.integers(1, 4), keep=st.sampled_from([-1, 1, 1 << 23]))
@@ -157,7 +159,9 @@ class ParkedMachine(RuleBasedStateMachine):
     def commit(self) -> None:
         self.now.lsn += 1
         bounced = frozenset(self.bounced & self.stored.cars.keys())
-        commit = self.parked.commit(diff(self.stored, self.now, bounced))
+        batch = diff(self.stored, self.now, bounced)
+        batch.spent, self.spent = self.spent, []
+        commit = self.parked.commit(batch)
         assert commit.lsn == self.now.lsn
         self.settle()
 

@@ -365,7 +365,6 @@ def test_plain_arguments_are_encoded_once_and_not_read_back(
     "options",
     [
         {"lease": "1m"},
-        {"keep": "1h"},
     ],
     ids=lambda options: next(iter(options)),
 )

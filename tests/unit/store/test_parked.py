@@ -22,12 +22,14 @@ from kit.parking import (
     problems,
     sweep_all,
 )
+from parkade.store import writer
 from parkade.store.batch import Batch, Claim
 from parkade.store.entry import NEGATIVE, pack_entry
 from parkade.store.errors import Damage, FormatTooNew, NoRoom, ReadFailed, WriteFailed
 from parkade.store.meta import FORMAT, IDENTITY, pack_identity
 from parkade.store.parked import Parked
 from parkade.store.rows import seal
+from parkade.store.writer import CLAIM_END_BITS_MIN
 
 NOW = 5 << 26
 CLAIM_BUCKET = 1 << 22
@@ -227,6 +229,20 @@ def test_a_unique_row_goes_once_its_time_is_over_on_the_settled_clock(tmp_path: 
     parked.commit(Batch(1, 1, NOW << 2, NOW << 2, {}))
     assert there() == ["never"]
     assert parked.stat().entries["unique_ends"] == 0
+
+
+def test_names_go_as_fast_as_they_come_and_stay_no_minute_past_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CLAIM_ENDS_MAX", 10)
+    parked = open_parked(tmp_path)
+    for commit in range(8):
+        now_ms = NOW + commit * (1 << CLAIM_END_BITS_MIN)
+        batch = Batch(commit + 1, 1, now_ms, now_ms, {})
+        names = [(commit * 300 + n).to_bytes(16, "big") for n in range(300)]
+        batch.uniques |= {name: Claim(b"row", now_ms + 1) for name in names}
+        parked.commit(batch)
+        assert parked.stat().entries["uniques"] <= 600
 
 
 def test_a_unique_name_that_was_claimed_again_outlives_its_former_end(tmp_path: Path) -> None:
@@ -430,7 +446,7 @@ def test_the_stat_counts_rows_bytes_and_readers(tmp_path: Path) -> None:
         other.join()
     assert readers == [1]
     stat = parked.stat()
-    assert (stat.entries["heads"], stat.entries["history"], stat.entries["meta"]) == (21, 3, 4)
+    assert (stat.entries["heads"], stat.entries["history"], stat.entries["meta"]) == (21, 3, 5)
     assert 10_000 < stat.used_bytes < 1 << 20 < stat.map_bytes == 64 << 20
 
 

@@ -17,6 +17,7 @@ from kit.parking import (
     problems,
 )
 from parkade.store.batch import Batch, Claim, pack_ended
+from parkade.store.ended import Ended, EndedAt
 from parkade.store.entry import pack_entry
 from parkade.store.errors import Damage
 from parkade.store.parked import Parked
@@ -177,36 +178,71 @@ def end(parked: Parked, ended: list[tuple[int, int]], task: str = "mail") -> Non
     parked.commit(batch)
 
 
-def test_retention_meets_ended_tickets_in_the_order_they_ended(tmp_path: Path) -> None:
+def ended(parked: Parked, before_ms: int, limit: int = 100, after: EndedAt | None = None) -> Ended:
+    with parked.snapshot() as snapshot:
+        return snapshot.ended().before(DONE, digest("mail"), before_ms, limit=limit, after=after)
+
+
+def test_retention_meets_ended_tickets_as_they_ended_and_no_younger_one(tmp_path: Path) -> None:
     parked = open_parked(tmp_path)
     hour = 1 << 22
     end(parked, [(1, NOW + 3 * hour), (2, NOW + 5), (3, NOW + 1)])
-    end(parked, [(4, NOW + 3), (5, NOW + hour)])
+    end(parked, [(4, NOW + 6), (5, NOW + hour)])
     end(parked, [(6, NOW)], task="bill")
+    assert ended(parked, NOW << 1).serials == [3, 2, 4, 5, 1]
+    assert ended(parked, NOW + 5) == ([3], [], None, NOW + 5)
+    assert ended(parked, NOW + 1) == ([], [], None, NOW + 1)
+    assert ended(parked, NOW + hour + 1).serials == [3, 2, 4, 5]
     with parked.snapshot() as snapshot:
-
-        def ended(before_ms: int, limit: int = 100) -> list[int]:
-            return snapshot.ended(DONE, digest("mail"), before_ms=before_ms, limit=limit)
-
-        assert ended(NOW << 1) == [3, 4, 2, 5, 1]
-        assert ended(NOW << 1, limit=2) == [3, 4]
-        assert ended(NOW + 5) == [3, 4]
-        assert ended(NOW + 1) == []
-        assert ended(NOW + hour + 1) == [3, 4, 2, 5]
-        assert snapshot.ended(DONE, digest("ship"), before_ms=NOW << 1, limit=9) == []
+        nobody = snapshot.ended().before(DONE, digest("ship"), NOW << 1, limit=9)
+    assert nobody == ([], [], None, None)
 
 
-def test_what_was_forgotten_is_not_met_again_and_its_buckets_go(tmp_path: Path) -> None:
+def test_retention_goes_on_where_it_was_and_tells_what_is_spent(tmp_path: Path) -> None:
+    parked = open_parked(tmp_path)
+    for first in (1, 4, 7):
+        end(parked, [(serial, NOW + serial) for serial in range(first, first + 3)])
+    got = ended(parked, NOW << 1, limit=4)
+    assert (got.serials, len(got.spent), got.first_ms) == ([1, 2, 3, 4], 1, None)
+    rest = ended(parked, NOW << 1, after=got.after)
+    assert (rest.serials, len(rest.spent), rest.after) == ([5, 6, 7, 8, 9], 2, None)
+    assert len({*got.spent, *rest.spent}) == 3
+
+
+def test_what_was_forgotten_is_not_met_again_and_its_blobs_go_when_they_are_said_to_be_spent(
+    tmp_path: Path,
+) -> None:
     parked = open_parked(tmp_path)
     end(parked, [(serial, NOW + serial) for serial in range(1, 6)])
     end(parked, [(serial, NOW + serial) for serial in range(6, 9)])
     assert parked.stat().entries["ended"] == 2
     for forgotten, blobs in (((1, 2), 2), ((3, 4, 5), 1), ((6, 7, 8), 0)):
         batch = idle_batch(parked, NOW)
+        batch.spent = ended(parked, NOW << 1, limit=len(forgotten)).spent
         batch.heads |= dict.fromkeys(forgotten)
         parked.commit(batch)
-        with parked.snapshot() as snapshot:
-            left = snapshot.ended(DONE, digest("mail"), before_ms=NOW << 1, limit=100)
-        assert left == list(range(forgotten[-1] + 1, 9))
-        parked.commit(idle_batch(parked, NOW))
+        assert ended(parked, NOW << 1).serials == list(range(forgotten[-1] + 1, 9))
         assert parked.stat().entries["ended"] == blobs
+
+
+def test_blobs_that_nobody_freed_are_found_up_to_the_first_that_has_something_left(
+    tmp_path: Path,
+) -> None:
+    parked = open_parked(tmp_path)
+    for task in ("mail", "bill", "ship"):
+        first = ord(task[0])
+        for serial in range(first, first + 3):
+            end(parked, [(serial, NOW + serial)], task)
+    batch = idle_batch(parked, NOW)
+    # All of one task, the first of another, one in the middle of the third.
+    gone = [*range(ord("m"), ord("m") + 3), ord("b"), ord("s") + 1]
+    batch.heads |= dict.fromkeys(gone)
+    parked.commit(batch)
+    spent: list[bytes] = []
+    after: bytes | None = b""
+    while after is not None:
+        with parked.snapshot() as snapshot:
+            found, after = snapshot.ended().spent_fronts(after, 2)
+        spent += found
+    tasks = [key[1:9] for key in spent]
+    assert sorted(tasks) == sorted([digest("mail")] * 3 + [digest("bill")])
