@@ -149,6 +149,7 @@ class Checkpointing:
         self._last_ms = shard.host.mono_ms
         self._has_refine_due, self._has_upkeep = commit.has_refine_due, commit.has_upkeep
         shard.checkpoints += 1
+        shard.retention.freed(current.batch.spent)
         try:
             shard.core.complete(current.lsn, current.placed, shard.store.lane_rows, commit.number)
         except Exception as error:

@@ -7,6 +7,7 @@ backlog without keeping anybody waiting (docs/semantics.md, Forgetting).
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parkade import limits
@@ -40,11 +41,10 @@ class _Front(NamedTuple):
 
 
 class _Forgotten(NamedTuple):
-    """What the store still has: so many tickets, and blobs that are spent without them."""
+    """So many tickets that the store still has."""
 
     lsn: int
     tickets: int
-    spent: list[bytes]
 
 
 class Retention:
@@ -58,9 +58,11 @@ class Retention:
         self._fronts: dict[_Kind, _Front] = {}
         self._places: dict[_Kind, tuple[int, EndedAt]] = {}  # at a commit: where to go on
         self._forgotten: deque[_Forgotten] = deque()
+        self._spent: dict[bytes, int] = {}  # blobs of which nothing is left from an LSN on
         self._fronts_after: bytes | None = (
             b""  # spent blobs of an earlier life are sought from here
         )
+        self._opened_lsn = shard.core.lsn
         self._is_busy = False
         self._next_ms = shard.host.mono_ms
 
@@ -79,13 +81,17 @@ class Retention:
 
     def spent_by(self, lsn: int) -> list[bytes]:
         """Keys of blobs of what has ended of which nothing is left at an LSN."""
-        self._drop_committed()
-        return [key for part in self._forgotten if part.lsn <= lsn for key in part.spent]
+        return [key for key, since_lsn in self._spent.items() if since_lsn <= lsn]
+
+    def freed(self, spent: Iterable[bytes]) -> None:
+        """A checkpoint that frees these blobs is done."""
+        for key in spent:
+            self._spent.pop(key, None)
 
     @property
     def has_spent(self) -> bool:
         """Whether a checkpoint would free something of that kind."""
-        return bool(self._forgotten)
+        return bool(self._spent)
 
     def step(self) -> None:
         """Looks for what may go, if it is time."""
@@ -96,8 +102,9 @@ class Retention:
             checkpointing = shard.checkpointing
             checkpointing.is_wanted = checkpointing.is_wanted or not checkpointing.is_busy
             return
-        if self._fronts_after is not None:
-            self._seek_spent(self._fronts_after)
+        after = self._fronts_after
+        if after is not None and shard.core.completed_lsn >= self._opened_lsn:
+            self._seek_spent(after)
         elif not (self._look_by_age() or self._look_by_number()):
             self._rest()
 
@@ -230,8 +237,7 @@ class Retention:
             self._forget(kind, before_ms, serials, got.spent)
             return
         self._is_busy = False
-        if got.spent:
-            self._forgotten.append(_Forgotten(core.lsn, 0, got.spent))
+        self._note_spent(got.spent)
 
     def _forget(self, kind: _Kind, before_ms: int, serials: list[int], spent: list[bytes]) -> None:
         core = self._shard.core
@@ -240,7 +246,8 @@ class Retention:
         def then(answers: Any, error: BaseException | None) -> None:
             self._is_busy = False
             if answers is not None:
-                self._forgotten.append(_Forgotten(core.lsn, len(serials), spent))
+                self._forgotten.append(_Forgotten(core.lsn, len(serials)))
+                self._note_spent(spent)
                 return
             self._places.pop(kind, None)
             self._fronts.pop(kind, None)
@@ -250,15 +257,18 @@ class Retention:
         size = RECORD_BYTES + FORGOTTEN_BYTES * len(serials)
         self._shard.put(Ask(Forget(*kind, serials, before_ms), size=size, then=then))
 
+    def _note_spent(self, keys: Iterable[bytes]) -> None:
+        self._spent |= dict.fromkeys(keys, self._shard.core.lsn)
+
     def _seek_spent(self, after: bytes) -> None:
-        """What was noted as spent in an earlier life, and was not freed, is found again."""
+        """What was noted as spent in an earlier life, and was not freed, is found again, once a
+        checkpoint has what that life had forgotten."""
         reader = self._shard.reader
         self._is_busy = True
 
         def found(got: tuple[list[bytes], bytes | None]) -> None:
             self._is_busy = False
             spent, self._fronts_after = got
-            if spent:
-                self._forgotten.append(_Forgotten(self._shard.core.lsn, 0, spent))
+            self._note_spent(spent)
 
         self._shard.read(lambda: reader.spent_fronts(after, limits.SPENT_WALK_BLOBS), found)
