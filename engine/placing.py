@@ -13,7 +13,7 @@ NEVER_MS = 1 << 52  # how long what is kept for ever is kept
 
 
 class Placing:
-    """Any thread. `keep_ms`: how long a unique outlives its ticket's end (None: for ever);
+    """Any thread. `keep_ms`: how long a unique of a task outlives its ticket's end (None: for ever);
     `index_tags`: the tags that tickets of today are found by. `is_refused` tells of a
     shard's number whether it serves nobody."""
 
@@ -21,13 +21,13 @@ class Placing:
         self,
         serials: Serials,
         shard_count: int,
-        keep_ms: int | None,
+        keep_ms: Callable[[str], int | None],
         index_tags: Sequence[str],
         is_refused: Callable[[int], bool],
     ) -> None:
         self._serials = serials
         self._shard_count = shard_count
-        self._keep_ms = NEVER_MS if keep_ms is None else keep_ms
+        self._keep_ms = keep_ms
         self._index_tags = index_tags
         self._is_refused = is_refused
 
@@ -54,7 +54,9 @@ class Placing:
         return self._made(prepared, serial, parent_part)
 
     def _made(self, prepared: Prepared, serial: int, part: int) -> Submitted:
-        return prepared.draft(serial, part, keep_ms=self._keep_ms, index_tags=self._index_tags)
+        kept_ms = None if prepared.unique is None else self._keep_ms(prepared.task)
+        keep_ms = NEVER_MS if kept_ms is None else kept_ms
+        return prepared.draft(serial, part, keep_ms=keep_ms, index_tags=self._index_tags)
 
     def _healthy(self, part: int) -> int:
         """While a shard is refused, tickets without key or unique take parts of the others."""

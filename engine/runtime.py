@@ -284,11 +284,18 @@ class Runtime:
         self.placing = Placing(
             self.serials,
             self.shard_count,
-            self.options.keep_done_ms,
+            self._kept_ms,
             self.options.index_tags or (),
             lambda number: self.shards[number].status == "refused",
         )
         self.routing = Routing(self.tasks, self.placing, self.salt, self.report)
+
+    def _kept_ms(self, name: str) -> int | None:
+        """How long a task's unique outlives the end of its ticket: as long as that is kept by age,
+        unless it is without end."""
+        task = self.tasks.task_of(name)
+        own_ms = None if task is None else task.settings.keep_ms
+        return self.options.keep_done_ms if own_ms is None else own_ms
 
     def start(self) -> None:
         """Settles the attempts that the last owner lost, then opens the door."""
