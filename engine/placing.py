@@ -13,8 +13,8 @@ NEVER_MS = 1 << 52  # how long what is kept for ever is kept
 
 
 class Placing:
-    """Any thread. `keep_ms`: how long a unique of a task outlives its ticket's end (None: for ever);
-    `index_tags`: the tags that tickets of today are found by. `is_refused` tells of a
+    """Any thread. `keep_ms`: how long a unique of that task outlives its ticket's end (None: for
+    ever); `index_tags`: the tags that tickets of today are found by. `is_refused` tells of a
     shard's number whether it serves nobody."""
 
     def __init__(

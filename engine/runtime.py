@@ -110,6 +110,10 @@ class RuntimeOptions:
         self.entropy = entropy
         self.make_drive = make_drive
 
+    def keeping(self, tasks: Tasks) -> Keeping:
+        """How long ended tickets are kept, where these are the tasks."""
+        return Keeping(self.keep_done_ms, self.keep_done_max, self.keep_dead_ms, tasks)
+
 
 class Runtime:
     """Made by `open`, ended by `stop`."""
@@ -223,9 +227,7 @@ class Runtime:
         settled = [shard.store.settled_ms for shard in healthy if shard.store.settled_ms]
         start = SettledMs(max(settled)) if settled else None
         self.settled_clock = SettledClock(start, now, mono)
-        ages = options.keep_done_ms, options.keep_done_max, options.keep_dead_ms
-        keeping = Keeping(*ages, self.tasks)
-        self.host = Host(self.clock, self.settled_clock, self, keeping)
+        self.host = Host(self.clock, self.settled_clock, self, options.keeping(self.tasks))
         self.executor = self.drive.make_executor(
             thread_count=options.threads,
             deliver=self.host.deliver,
