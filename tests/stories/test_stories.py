@@ -17,10 +17,12 @@ RUN = ["s1_first_minute.py"]
 # Shaped like tests: pytest collects them beside this file, as it does those of an application.
 COLLECTED = ["test_s8_tests_without_waiting.py"]
 
+# Run by a test of their own, which does what they leave to their reader.
+DRIVEN = ["s4_routes_and_dead_letters.py"]
+
 AWAITED = {
     "s2_paid_api.py": "FastAPI and httpx among the test tools",
     "s3_long_import.py": "attempts that track, save checkpoints and hear of a cancel",
-    "s4_routes_and_dead_letters.py": "routes, and the dead letter office",
     "s5_cron.py": "schedules",
     "s6_workflow.py": "workflows",
     "s7_campaign.py": "tags, events and bulk cancelling",
@@ -55,7 +57,25 @@ def test_the_first_minute_prints_its_typed_result(tmp_path: Path) -> None:
     assert (tmp_path / "data").is_dir()
 
 
+def test_monday_morning_clears_the_dead_letter_office(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", HERE / "monday.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("     4  billing.charge  OSError: no route for order ")
+    assert lines[1] == "     1  billing.charge  Ambiguous: no answer to order 5"
+    plans = [line for line in lines if "would be revived" in line]
+    assert plans == ["5 would be revived, {'ambiguous': 1}"]
+    receipts = [line for line in lines if line.startswith("mail receipt")]
+    assert sorted(receipts) == [f"mail receipt for ch-{order}-100" for order in (1, 2, 3, 4, 9)]
+
+
 def test_every_story_is_either_run_or_awaits_something() -> None:
     stories = [path.name for path in HERE.glob("*s[0-9]_*.py")]
-    listed = RUN + COLLECTED + list(AWAITED)
+    listed = RUN + COLLECTED + DRIVEN + list(AWAITED)
     assert sorted(listed) == sorted(stories)
