@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from parkade import Attempt, ConfigError, EngineClosed, Fail, Tasks
+from parkade import Attempt, Breaker, ConfigError, EngineClosed, Fail, Tasks
 
 __all__ = ["tasks"]
 
@@ -120,6 +120,16 @@ def parent_of_too_many(attempt: Attempt) -> str:
     except EngineClosed as error:
         return f"{told} {error}"
     raise AssertionError("the engine is open here")
+
+
+@tasks.task(where="process")
+def stumble() -> None:
+    raise ValueError("once more")
+
+
+@tasks.task(where="process", retry=1, target="there", breaker=Breaker("there", trip_on=(OSError,)))
+def call_out(is_down: bool) -> None:
+    raise OSError("down") if is_down else ValueError("wrong")
 
 
 def not_decorated() -> None: ...

@@ -130,6 +130,14 @@ def test_what_the_engine_refuses_an_attempt_is_raised_in_its_process(shared: Eng
     assert "the engine is not open" in told and "[PK-206]" in told
 
 
+def test_the_engines_policy_and_its_breakers_count_what_happens_in_a_child(tmp_path: Path) -> None:
+    with engine_with(tmp_path / "data", default_retry=1) as engine:
+        assert "after 1 attempt: ValueError: once more" in error_of(engine.submit(work.stumble))
+        for is_down in (True, False, True):
+            error_of(engine.submit(work.call_out, is_down))
+        assert engine.breakers["there"].failures == 2
+
+
 def test_a_child_dies_at_its_timeout_before_its_ticket_is_settled(
     tmp_path: Path, came: Fifo
 ) -> None:
