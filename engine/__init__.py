@@ -50,9 +50,11 @@ from parkade.errors import (
     WaitInsideAttempt,
     WorkflowChanged,
 )
+from parkade.events import Event, EventKind
 from parkade.outcome import Outcome
 from parkade.policies import Backoff, Breaker, Limit, RetryPolicy, Secret
 from parkade.reader import Reader, open_readonly
+from parkade.subscription import Subscription
 from parkade.tasks import AsyncTask, SyncTask, Task, Tasks
 from parkade.ticket import Ticket
 from parkade.verdicts import (
@@ -108,6 +110,8 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineInUse",
+    "Event",
+    "EventKind",
     "Fail",
     "ForkedEngine",
     "FormatTooNew",
@@ -137,6 +141,7 @@ __all__ = [
     "StorageDamaged",
     "StorageError",
     "StorageFull",
+    "Subscription",
     "SyncTask",
     "Task",
     "Tasks",

@@ -23,6 +23,8 @@ __all__ = [
     "ShardGroups",
     "ShardPage",
     "StopWaiting",
+    "Watch",
+    "Watched",
 ]
 
 
@@ -40,6 +42,10 @@ class Look(Inquiry, frozen=True):
 
 class Explain(Look, frozen=True):
     """Why a ticket is not running: answered by `Facts`, or None when there is none."""
+
+
+class Watch(Look, frozen=True):
+    """A ticket as it stands, for somebody who is told of what follows: answered by `Watched`."""
 
 
 class AwaitEnd(Inquiry, frozen=True):
@@ -110,6 +116,14 @@ class Seen(msgspec.Struct, frozen=True):
     ticket: Ticket
     body: bytes | None = None
     rows: list[Any] | None = None
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """`seen` (None: there is no such ticket), and how many notes its shard had made by then: what
+    they tell of is in it."""
+
+    seen: Seen | None
+    noted: int
 
 
 class ShardPage(msgspec.Struct, frozen=True):

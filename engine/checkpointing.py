@@ -43,6 +43,16 @@ class Checkpointing:
     def is_busy(self) -> bool:
         return self._current is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """The last one found no room, and waits for the next try."""
+        return self._retry_at_ms is not None
+
+    def want(self) -> None:
+        """One is begun as soon as it can be, also where the last one failed a moment ago."""
+        self.is_wanted = True
+        self._retry_at_ms = None
+
     def next_ms(self) -> int | None:
         """When, on the monotonic clock, the next checkpoint is due if nothing else happens."""
         if self._current is not None:

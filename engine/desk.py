@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import asking
 from parkade.asking import Request
-from parkade.asks import AwaitEnd, Explain, Look, Seen
+from parkade.asks import AwaitEnd, Explain, Look, Seen, Watch, Watched
 from parkade.attempt import RUNNING as RUNNING_ATTEMPT
 from parkade.control import ControlServer
 from parkade.durations import (
@@ -150,10 +150,7 @@ class Desk:
     ) -> Request[Any]:
         """Its result once it has ended. `is_holder`: it holds a unique, so it was there."""
         known = self.parse(ticket_id)
-        attempt = RUNNING_ATTEMPT.get(None)
-        if attempt is not None:
-            places = f"{self.runtime.options.threads} threads"
-            raise WaitInsideAttempt(attempt.task, ticket_id=ticket_id, places=places)
+        self._check_may_wait(ticket_id)
 
         def finish(answers: list[Any]) -> Any:
             if answers[0] is None and is_holder:
@@ -161,6 +158,31 @@ class Desk:
             return self._result(self._seen(ticket_id, answers[0]), ticket_id, bound)
 
         return Request(call, _twin(call), [(self._shard(known), AwaitEnd(known.serial))], finish)
+
+    def watch(self, ticket_id: str, call: str) -> Request[Watched]:
+        """How it stands, for somebody who is told of what follows."""
+        known = self.parse(ticket_id)
+        self._check_may_wait(ticket_id)
+
+        def finish(answers: list[Any]) -> Watched:
+            watched: Watched = answers[0]
+            self._seen(ticket_id, watched.seen)
+            return watched
+
+        return Request(call, _twin(call), [(self._shard(known), Watch(known.serial))], finish)
+
+    def check_may_stop(self) -> None:
+        """Raises `WaitInsideAttempt` in a handler of this engine, which a stop would wait for."""
+        attempt = RUNNING_ATTEMPT.get(None)
+        known = None if attempt is None else parse_id(attempt.ticket_id)
+        if attempt is not None and known is not None and known.salt == self.runtime.salt:
+            raise WaitInsideAttempt(attempt.task, ticket_id=attempt.ticket_id)
+
+    def _check_may_wait(self, ticket_id: str) -> None:
+        attempt = RUNNING_ATTEMPT.get(None)
+        if attempt is not None:
+            places = f"{self.runtime.options.threads} threads"
+            raise WaitInsideAttempt(attempt.task, ticket_id=ticket_id, places=places)
 
     def cancel(self, ticket_id: str, reason: str) -> Request[CancelOutcome]:
         known = self.parse(ticket_id)

@@ -74,6 +74,10 @@ class Drive:
         """Whether the waiter has its answer before the time is over (None: for ever)."""
         return waiter.wait(timeout_s)
 
+    def is_alone(self) -> bool:
+        """Whether nobody else would bring what this thread waits for: all there is has come."""
+        return False
+
     def wait(self, clock: Clock, event: threading.Event, timeout_ms: int) -> bool:
         """Whether the core sets the event before the time is over."""
         return clock.wait(event, timeout_ms)

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
@@ -19,10 +19,11 @@ from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast
 
 from msgspec import UNSET
 
-from parkade import steering
+from parkade import foreground, steering
 from parkade.asking import check_not_on_loop
+from parkade.callbacks import Listener
 from parkade.calls import Call
-from parkade.checks import check_choice, check_count
+from parkade.checks import check_choice, check_count, refuse
 from parkade.clock import Clock, SystemClock
 from parkade.control_desk import control_handlers
 from parkade.dead import DeadLetters
@@ -30,6 +31,7 @@ from parkade.desk import Desk
 from parkade.directory import own_directory
 from parkade.durations import Duration, parse_duration_ms
 from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
+from parkade.events import Event, EventKind, named_kinds
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.looking import Looking
 from parkade.options import check_index_tags
@@ -39,6 +41,7 @@ from parkade.remarks import remark_on_open
 from parkade.runtime import Runtime, RuntimeOptions
 from parkade.steering import Breakers, Limits
 from parkade.submitting import Submitting, chunks
+from parkade.subscription import BUFFER_EVENTS, Subscription, subscribe
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
 from parkade.views import StopReport
@@ -171,7 +174,11 @@ class Engine(Looking):
 
     def stop(self, drain: Duration = "10s", cancel: Duration = "5s") -> StopReport:
         """Takes nothing new, waits `drain` for running attempts, asks the rest to cancel and waits
-        `cancel`, gives back what still runs, checkpoints and closes. Twice is once."""
+        `cancel`, gives back what still runs, checkpoints and closes. Twice is once. Whoever waits
+        for the engine gets an answer or `EngineClosed`.
+
+        Raises `WaitInsideAttempt` in a handler of this engine: it would wait for itself.
+        """
         check_not_on_loop("engine.stop", "engine.astop")
         return self._stop(drain, cancel)
 
@@ -199,6 +206,7 @@ class Engine(Looking):
                 raise
             try:
                 runtime.executor.attach_loop(loop)
+                runtime.callbacks.start(loop)
                 desk = Desk(runtime)
                 runtime.executor.runs.family_of = runtime.families(desk.child)
                 runtime.start()
@@ -221,12 +229,24 @@ class Engine(Looking):
             if desk is None:
                 return StopReport(clean=True, finished=0, cancelled=0, given_back=0, zombies=0)
             desk.check("engine.stop")
+            desk.check_may_stop()
             desk.close()
             try:
                 return desk.runtime.stop(drain_ms=drain_ms, cancel_ms=cancel_ms)
             finally:
                 self._desk = None
                 _open_engines.discard(self)
+
+    def run_forever(self) -> None:
+        """Opens the engine unless it is open, and returns when it has stopped.
+
+        In the main thread SIGTERM and SIGINT stop it, with the limits of `stop`; a second one ends
+        the process at once, as a crash would. In another thread it waits for somebody's `stop`.
+        Raises what opening raises. Where an event loop runs the application (uvicorn), use the
+        engine in its lifespan instead: "async with engine:".
+        """
+        check_not_on_loop("engine.run_forever", "async with engine")
+        foreground.run_in_foreground(self)
 
     def desk(self, call: str) -> Desk:
         """Where this engine is asked. Raises `EngineClosed`, and `ForkedEngine` in a fork."""
@@ -351,6 +371,48 @@ class Engine(Looking):
     def resume(self, *, task: str | None = None, target: str | None = None) -> None:
         """Takes a pause back; where there is none, nothing happens."""
         steering.resume(self, task=task, target=target)
+
+    # -------------------------------------------------------------------------------- events
+
+    def events(
+        self,
+        *kinds: EventKind,
+        task: str | None = None,
+        since: int | None = None,
+        buffer: int = BUFFER_EVENTS,
+    ) -> Subscription:
+        """What happens from now on, as it becomes durable: of these kinds (none named: all), of one
+        task if it is given. To be iterated in a thread or on an event loop.
+
+        `since`: first what the last 100,000 events have above this number; 0 is all of them. A
+        number that this open has not reached is of an earlier one, and means 0. `buffer`: how many
+        events may wait to be taken; beyond it the oldest are lost, and counted in `dropped`.
+        Raises `ConfigError`.
+        """
+        runtime = self.desk("engine.events").runtime
+        return subscribe(runtime, kinds, task=task, since=since, buffer=buffer)
+
+    def on(self, *kinds: EventKind) -> Callable[[Callable[[Event], Any]], Callable[[Event], Any]]:
+        """Has a function called with each event of these kinds (none named: all), from when the
+        engine is opened, or from now on if it is open. `@engine.on("dead")`.
+
+        Calls are made one after another on a side thread; a coroutine function runs on the loop
+        that the engine was opened on, else on one of that thread's own. What a call raises is
+        logged. Callbacks that cannot keep up lose the oldest of 10,000 events. Raises
+        `ConfigError`.
+        """
+        wanted = named_kinds("engine.on", kinds)
+
+        def register(function: Callable[[Event], Any]) -> Callable[[Event], Any]:
+            if not callable(cast(object, function)):
+                refuse("engine.on", "function", function, "a function of one event")
+            self._options.listeners.append(Listener(wanted, function))
+            desk = self._desk
+            if desk is not None:
+                desk.runtime.callbacks.listen()
+            return function
+
+        return register
 
 
 _OPTIONS = (

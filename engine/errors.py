@@ -376,16 +376,21 @@ class EngineClosed(ParkadeError):
 
 
 class WaitInsideAttempt(ParkadeError, RuntimeError):
-    """A handler waits for another ticket, and so keeps the place that ticket may need."""
+    """A handler waits for another ticket, and so keeps the place that ticket may need; or for its
+    engine to stop, which waits for it (`ticket_id` is its own then, `places` empty)."""
 
     code = "PK-207"
 
-    def __init__(self, task: str, *, ticket_id: str, places: str) -> None:
+    def __init__(self, task: str, *, ticket_id: str, places: str = "") -> None:
         self.task, self.ticket_id, self.places = task, ticket_id, places
         super().__init__(
-            f"{task} waits for ticket {ticket_id} inside an attempt; with all {places} doing this "
-            "nothing can run. Let that ticket's handler submit what comes next, or look at "
+            f"{task} waits for ticket {ticket_id} inside an attempt; with all {places} doing "
+            "this nothing can run. Let that ticket's handler submit what comes next, or look at "
             "ticket.info() and raise Snooze until it has ended"
+            if places
+            else f"{task} stops its own engine inside an attempt, and the engine would wait for "
+            "that attempt to end. Stop it from where it was started; under engine.run_forever() "
+            "a handler may call signal.raise_signal(signal.SIGTERM)"
         )
 
 

@@ -16,6 +16,7 @@ from parkade.attempts import Attempts
 from parkade.backpressure import Valve
 from parkade.bell import Bell
 from parkade.clock import Clock, MonoMs, SettledClock, WallMs
+from parkade.feed import Feed
 from parkade.inbox import Inbox
 from parkade.keeping import Keeping
 from parkade.levers import Levers
@@ -52,6 +53,7 @@ class Host:
         self._recovery = recovery
         self.keeping = Keeping() if keeping is None else keeping
         self.wakeups = Wakeups()
+        self.feed = Feed()
         self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
         self.shards: list[ShardHost] = []
         self.attempts: Attempts
@@ -193,6 +195,7 @@ class Host:
                 self.report(f"closing shard {shard.number:02d}", second)
         self.inbox.close(self.failure(0, error))
         self.wakeups.send()
+        self.feed.close()
 
     def step(self) -> int:
         """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
@@ -332,6 +335,7 @@ class Host:
         self.attempts.shard_failed(shard)
 
     def shard_recovered(self, shard: ShardHost) -> None:
+        self.feed.look_again()
         self.attempts.give_back_unbegun(shard)
         self.hand_over(shard)
 

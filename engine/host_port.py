@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from parkade.asks import Ask
+from parkade.feed import Feed
 from parkade.keeping import Keeping
 from parkade.opening import OpenShard
 from parkade.waiters import Wakeups
@@ -18,6 +19,7 @@ class HostPort(Protocol):
     """What a shard needs of the engine around it. Times are those of the pass under way."""
 
     wakeups: Wakeups
+    feed: Feed
     now_ms: int
     mono_ms: int
     settled_ms: int

@@ -8,9 +8,9 @@ durable: a crash may forget a failure, and no trip that anybody was told of.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from parkade import events
 from parkade.admission import Admission
 from parkade.durations import datetime_of
 from parkade.guards import Override, Pause, encode_override
@@ -20,6 +20,7 @@ from parkade.limits import CHECKPOINT_RETRY_MS, HOUSE_JOURNAL_BYTES
 from parkade.shard.breaker import CLOSED, Circuit
 from parkade.store.errors import NoRoom, StoreError
 from parkade.store.record import BreakerSet, LimitSet, Paused, Record, Resumed
+from parkade.telling import tell
 from parkade.waiters import ThreadWaiter
 
 if TYPE_CHECKING:
@@ -38,6 +39,21 @@ class _Change(NamedTuple):
 
     records: Sequence[Record]
     then: Callable[[Exception | None], None]
+
+
+class _Turned(NamedTuple):
+    """How a breaker stood when its state was written; `until_ms` None: no time is set."""
+
+    name: str
+    is_closed: bool
+    cause: str
+    until_ms: int | None
+
+    @classmethod
+    def of(cls, name: str, circuit: Circuit) -> "_Turned":
+        is_closed = circuit.state == CLOSED
+        until_ms = None if is_closed or circuit.until_ms < 0 else circuit.until_ms
+        return cls(name, is_closed, "" if is_closed else circuit.cause, until_ms)
 
 
 class Levers:
@@ -104,14 +120,17 @@ class Levers:
 
     def pause(self, scope: str, until_ms: int | None, reason: str) -> None:
         pause = Pause(until_ms, reason)
-        self.change(
-            [Paused(scope, until_ms, reason)],
-            lambda: self._guards.pauses.__setitem__(scope, pause),
-        )
+
+        def apply() -> None:
+            self._guards.pauses[scope] = pause
+            self._publish(events.PAUSED, (scope, reason, until_ms), scope)
+
+        self.change([Paused(scope, until_ms, reason)], apply)
 
     def resume(self, scope: str) -> None:
         def apply() -> None:
-            self._guards.pauses.pop(scope, None)
+            if self._guards.pauses.pop(scope, None) is not None:
+                self._publish(events.RESUMED, scope, scope)
             self._admission.wake("pause", scope)
 
         self.change([Resumed(scope)], apply)
@@ -148,9 +167,17 @@ class Levers:
     def _turn_breaker(self, name: str, turn: Callable[[Circuit], None]) -> None:
         def begin(then: Callable[[Exception | None], None]) -> None:
             circuit = self._guards.circuits.setdefault(name, Circuit())
+            was_closed = circuit.state == CLOSED
             turn(circuit)
             self._admission.wake("breaker", name)
-            self._write([BreakerSet(name, circuit.encode())], then)
+            turned = _Turned.of(name, circuit)
+
+            def written(error: Exception | None) -> None:
+                if error is None and not (was_closed and turned.is_closed):
+                    self._publish_breaker(turned)
+                then(error)
+
+            self._write([BreakerSet(name, circuit.encode())], written)
 
         self._wait_for(begin)
 
@@ -158,13 +185,11 @@ class Levers:
 
     def note_breakers(self, names: Sequence[str]) -> None:
         """These have opened or closed, by outcomes that are durable."""
-        told: list[tuple[str, str, datetime | None]] = []
+        told: list[_Turned] = []
         records: list[Record] = []
         for name in dict.fromkeys(names):
             circuit = self._guards.circuits.get(name) or Circuit()
-            is_closed = circuit.state == CLOSED
-            until = None if is_closed or circuit.until_ms < 0 else datetime_of(circuit.until_ms)
-            told.append((name, "" if is_closed else circuit.cause, until))
+            told.append(_Turned.of(name, circuit))
             records.append(BreakerSet(name, circuit.encode()))
 
         def written(error: Exception | None) -> None:
@@ -173,13 +198,25 @@ class Levers:
                 self._retry_ms = self._host.mono_ms + CHECKPOINT_RETRY_MS
                 self._host.report("writing a breaker's state", error)
                 return
-            for name, cause, until in told:
-                if until is None:
-                    _log.info("breaker %s closed", name)
-                else:
-                    _log.warning("breaker %s opened (%s); next probe at %s", name, cause, until)
+            for turned in told:
+                self._publish_breaker(turned)
+                _log_breaker(turned)
 
         self._write(records, written)
+
+    # ----------------------------------------------------------------------------------- events
+
+    def _publish_breaker(self, turned: "_Turned") -> None:
+        if turned.is_closed:
+            self._publish(events.BREAKER_CLOSED, turned.name)
+        else:
+            self._publish(events.BREAKER_OPEN, (turned.name, turned.cause, turned.until_ms))
+
+    def _publish(self, kind: int, detail: object, scope: str = "") -> None:
+        """It is durable. Of what concerns a task, the event has its name."""
+        of, _, name = scope.partition(":")
+        task = name if of == "task" else None
+        self._host.feed.publish([(kind, self._host.now_ms, 0, 0, task, detail)])
 
     def step(self) -> None:
         """In each pass: writes again what could not be written."""
@@ -243,3 +280,12 @@ class Levers:
     def finish(self) -> None:
         """At the end, when the house's thread is no more: writes what has come since."""
         self._written(self._take_changes(), None)
+
+
+def _log_breaker(turned: _Turned) -> None:
+    if turned.until_ms is None:
+        tell(_log, logging.INFO, "breaker %s closed", turned.name)
+    else:
+        until = datetime_of(turned.until_ms)
+        text = "breaker %s opened (%s); next probe at %s"
+        tell(_log, logging.WARNING, text, turned.name, turned.cause, until)

@@ -17,6 +17,7 @@ from parkade.admission import Admission
 from parkade.asking import Asker
 from parkade.attempts import Attempts
 from parkade.backpressure import Valve
+from parkade.callbacks import Callbacks, Listener
 from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
 from parkade.drive import Drive
@@ -53,7 +54,7 @@ _log = logging.getLogger("parkade.engine")
 _storage_log = logging.getLogger("parkade.storage")
 
 HOUSE_SEGMENTS_MAX = 4
-CHECKPOINT_AT_STOP_MS = 30_000  # a stop that cannot write its checkpoint by then leaves the journal
+FINISH_AT_STOP_MS = 2_000  # for a stop without limits; the journal has what is not done by then
 
 
 class RuntimeOptions:
@@ -65,7 +66,8 @@ class RuntimeOptions:
 
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "index_tags", "keep_dead_ms", "keep_done_max", "keep_done_ms", "make_drive", "max_payload",
+        "index_tags", "is_temporary", "keep_dead_ms", "keep_done_max", "keep_done_ms", "listeners",
+        "make_drive", "max_payload",
         "max_ready", "open_store", "processes", "sizing", "threads", "when_full",
     )  # fmt: skip
 
@@ -109,6 +111,8 @@ class RuntimeOptions:
         self.sizing = sizing or Sizing()
         self.entropy = entropy
         self.make_drive = make_drive
+        self.listeners: list[Listener] = []  # of `@engine.on`; grows while the engine is open too
+        self.is_temporary = durability == "memory"
 
     def keeping(self, tasks: Tasks) -> Keeping:
         """How long ended tickets are kept, where these are the tasks."""
@@ -136,6 +140,7 @@ class Runtime:
         self._kinds: dict[str, str] = {}
         self._kinds_count = 0
         self._is_closed = False
+        self.callbacks = Callbacks(self, options.listeners)
 
     @classmethod
     def open(
@@ -375,6 +380,9 @@ class Runtime:
     def id_of(self, ticket: Ticket) -> str:
         return format_id(ticket.serial, ticket.part, self.salt)
 
+    def id_of_parts(self, serial: int, part: int) -> str:
+        return format_id(serial, part, self.salt)
+
     def families(self, handle: Callable[[Submitted, Any], Any]) -> Callable[[Job], Family]:
         """Who the children of an attempt are submitted to; `handle` makes what a handler gets."""
         return lambda job: Family(
@@ -407,11 +415,12 @@ class Runtime:
     def abandon(self) -> None:
         """Closes at once and without a checkpoint: what runs is lost, the journal has the rest."""
         self.executor.close()
-        self._end_threads()
+        self._end_threads(0.0)
         self._close_files(is_clean=False)
 
     def _stop(self, drain_ms: int, cancel_ms: int) -> StopReport:
         host, attempts = self.host, self.attempts
+        until_ms = self.clock.monotonic_ms() + drain_ms + cancel_ms
         before: int = host.call(lambda: attempts.finished)
         host.call(attempts.stop_admitting)
         idle = host.when(lambda: attempts.running == 0)
@@ -425,8 +434,8 @@ class Runtime:
                 given_back, zombies = self._give_back()
         ended: int = host.call(lambda: attempts.finished)
         self.executor.close()
-        is_clean = self._checkpoint(max(CHECKPOINT_AT_STOP_MS, cancel_ms))
-        self._end_threads()
+        is_clean = self._checkpoint(self._left_ms(until_ms))
+        self._end_threads(self._left_ms(until_ms) / 1_000)
         is_clean = self._close_files(is_clean=is_clean)
         return StopReport(
             clean=is_clean and not given_back,
@@ -435,6 +444,11 @@ class Runtime:
             given_back=given_back,
             zombies=zombies,
         )
+
+    def _left_ms(self, until_ms: int) -> int:
+        """What is left of the two limits, and a moment where nothing is: a checkpoint and the last
+        callbacks need no more on a sound disk."""
+        return max(FINISH_AT_STOP_MS, until_ms - self.clock.monotonic_ms())
 
     def _give_back(self) -> tuple[int, int]:
         """What still runs; how many were given back, and how many of them go on running."""
@@ -453,19 +467,28 @@ class Runtime:
         return is_set or event.is_set()
 
     def _checkpoint(self, timeout_ms: int) -> bool:
-        """Makes the stores equal to the states; whether all of them are."""
+        """Makes the stores equal to the states; whether all of them are. One that finds no room is
+        not tried again: the journal has it all."""
         host = self.host
 
         def want_checkpoints() -> None:
             for shard in host.open_shards():
-                shard.checkpointing.is_wanted = True
+                shard.checkpointing.want()
+
+        def is_over() -> bool:
+            return all(
+                shard.is_quiet or (shard.is_settled and shard.checkpointing.has_failed)
+                for shard in host.shards
+            )
 
         host.post(want_checkpoints)
-        quiet = host.when(lambda: all(shard.is_quiet for shard in host.shards))
-        return self._wait(quiet, timeout_ms) and all(shard.is_open for shard in host.shards)
+        return self._wait(host.when(is_over), timeout_ms) and all(
+            shard.is_open and not shard.checkpointing.has_failed for shard in host.shards
+        )
 
-    def _end_threads(self) -> None:
-        """Ends all threads after what they have in hand; whoever still waits gets an answer."""
+    def _end_threads(self, timeout_s: float) -> None:
+        """Ends all threads after what they have in hand; whoever still waits gets an answer.
+        Callbacks may take `timeout_s` for what is left to them."""
         host = self.host
         host.end()
         for worker in self.workers:
@@ -475,6 +498,8 @@ class Runtime:
         for shard in host.shards:
             shard.refuse_rest()
         host.wakeups.send()
+        host.feed.close()
+        self.callbacks.finish(timeout_s)
 
     def _close_files(self, *, is_clean: bool) -> bool:
         """A shard that was refused has its files open as well. Twice is once."""

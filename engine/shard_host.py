@@ -12,12 +12,13 @@ from typing import Any
 from parkade import limits
 from parkade.answering import Answering
 from parkade.arrivals import Arrivals, pass_over_damage
-from parkade.asks import Ask, Inquiry
+from parkade.asks import Ask, Inquiry, Watch, Watched
 from parkade.checkpointing import Checkpointing
 from parkade.errors import EngineClosed
 from parkade.handing import Handing
 from parkade.host_port import HostPort
 from parkade.io import ShardIO, Writer
+from parkade.noting import Notebook
 from parkade.opening import OpenShard
 from parkade.read_ahead import ReadAhead
 from parkade.reading import Read
@@ -57,6 +58,7 @@ class ShardHost:
         self.explain: Callable[[ShardHost, Ask, Ticket], None] | None = None
         self.kin: Kin | None = None  # who hears of the ends of its tickets
         self.recoveries = self.checkpoints = self.callbacks_failed = 0
+        self.notes = Notebook()
         self._failed_at_ms: int | None = None
         self.recover_at_ms: int | None = None
         self.is_stirred = True
@@ -241,17 +243,22 @@ class ShardHost:
         return self.core.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
 
     @property
-    def is_quiet(self) -> bool:
-        """Nothing undecided, nothing on its way to the disk, nothing dirty."""
+    def is_settled(self) -> bool:
+        """Nothing undecided, nothing on its way to the journal."""
         if self.status == RECOVERING:
             return False
-        if self.status != OPEN:
-            return True
-        return not (
+        return self.status != OPEN or not (
             self._has_undecided or self.waiting or self.loading or self.records
-            or self.frame_in_flight or self.outputs or self.checkpointing.is_busy
-            or not self.core.dirty.is_empty or self.handing.is_busy
+            or self.frame_in_flight or self.outputs or self.handing.is_busy
         )  # fmt: skip
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing undecided, nothing on its way to the disk, nothing dirty."""
+        if self.status != OPEN:
+            return self.is_settled
+        is_stored = not self.checkpointing.is_busy and self.core.dirty.is_empty
+        return is_stored and self.is_settled
 
     def _decide_some(self) -> None:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
@@ -316,6 +323,7 @@ class ShardHost:
         except Exception as error:
             self.poison(error)
             return
+        self.notes.note(records, self.core.hot)
         self.records += records
         self.records_bytes += size + 64 * len(records)
         if self.awaiting:
@@ -323,6 +331,8 @@ class ShardHost:
 
     def hold(self, ask: Ask, value: Any) -> None:
         """Keeps an answer until all that it may depend on is durable."""
+        if type(ask.asked) is Watch:
+            value = Watched(value, self.notes.made)
         if self.core.lsn <= self.durable_lsn:
             self._release(ask, value)
         else:
@@ -342,6 +352,7 @@ class ShardHost:
         if self.status != OPEN or self.frame_in_flight or not self.records:
             return
         records, self.records, self.records_bytes = self.records, [], 0
+        self.notes.send()
         self.frame_in_flight = True
         journal = self.journal
 
@@ -357,8 +368,10 @@ class ShardHost:
         self.frame_in_flight = False
         self.durable_lsn = lsn
         self.uncovered_since_ms = self.host.mono_ms
+        told = self.notes.release()
         # Before anybody is told: who hears of an end finds what it brought forth on its way.
         self.handing.step()
+        self.host.feed.publish(*told)
         outputs = self.outputs
         while outputs and outputs[0][0] <= lsn:
             _, ask, value = outputs.popleft()
@@ -407,6 +420,7 @@ class ShardHost:
             if last is not None and self.host.mono_ms - last < limits.POISON_WINDOW_MS:
                 self.refuse(error)
                 return
+        self.notes.drop()
         outputs = [ask for _, ask, _ in self.outputs]
         self.outputs.clear()
         deliveries = self._drop_deliveries()

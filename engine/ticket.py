@@ -1,10 +1,12 @@
 """The handle of a ticket: an id, and questions about it. It holds no state that can go stale."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from parkade import watching
 from parkade.durations import Duration, parse_duration_ms
+from parkade.events import Event
 from parkade.shard.ticket import format_id
 from parkade.views import AttemptInfo, CancelOutcome, TicketInfo, Why
 
@@ -135,6 +137,19 @@ class Ticket(Generic[R_co]):
         self, *, delay: Duration | None = None, at: datetime | None = None
     ) -> bool:
         return await self._desk.aask(self._desk.reschedule(self.id, delay, at))
+
+    def watch(self, timeout: Duration | None = None) -> Iterator[Event]:
+        """How it stands now, as the event that brought it there would tell it; then every event of
+        this ticket, until its end (done, dead, cancelled, expired), until `timeout` is over or the
+        engine stops: the last event says which.
+
+        Iterating raises `UnknownTicket`, and `WaitInsideAttempt` in a handler.
+        """
+        return watching.watch(self._desk, self.id, _timeout_ms(timeout))
+
+    def awatch(self, timeout: Duration | None = None) -> AsyncIterator[Event]:
+        """`watch` for coroutines."""
+        return watching.awatch(self._desk, self.id, _timeout_ms(timeout))
 
 
 def _timeout_ms(timeout: Duration | None) -> int | None:

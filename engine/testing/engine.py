@@ -113,6 +113,7 @@ class TestEngine(Engine):
         until this engine stops. The application's engine is not opened."""
         self.include(engine)
         engine.engine = self
+        self._options.listeners += vars(engine)["_options"].listeners
         self._stands_in_for.append(engine)
         return self
 

@@ -31,7 +31,7 @@ from parkade.store.record import (
     Snoozed,
 )
 from parkade.testing.clock import ManualClock
-from parkade.testing.inline import InlineExecutor
+from parkade.testing.inline import InlineExecutor, off_loop
 from parkade.testing.report import Drained, Killed, Raised, StillBusy
 from parkade.waiters import ThreadWaiter
 
@@ -128,11 +128,17 @@ class SteppedDrive(Drive):
                 self._stir()
             finally:
                 self._is_stirring = False
+            with off_loop():
+                self._runtime.callbacks.pump()
 
     def wait_for(self, waiter: ThreadWaiter, timeout_s: float | None) -> bool:
         self.stir()
         # Nobody else would bring the answer; to another thread, this one may.
         return waiter.wait(0.0 if threading.get_ident() == self._thread else timeout_s)
+
+    def is_alone(self) -> bool:
+        self.stir()
+        return threading.get_ident() == self._thread
 
     def wait(self, clock: Clock, event: threading.Event, timeout_ms: int) -> bool:
         self.stir()
@@ -236,6 +242,9 @@ class SteppedDrive(Drive):
             if hasattr(shard, "core"):
                 shard.opened.close()
         runtime.host.wakeups.send()
+        runtime.host.feed.close()
+        with off_loop():
+            runtime.callbacks.close()
         runtime.house.close(is_clean=False)
         runtime.directory.release()
 

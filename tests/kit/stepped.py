@@ -25,6 +25,7 @@ from parkade.admission import Admission
 from parkade.asks import Ask, AwaitEnd, Inquiry, Look, Seen
 from parkade.attempts import Attempts
 from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
+from parkade.feed import Feed
 from parkade.io import Post, ShardIO, Writer
 from parkade.keeping import Keeping
 from parkade.opening import Identity, OpenShard, open_shard
@@ -116,6 +117,7 @@ class Port:
     def __init__(self, shard: "Stepped") -> None:
         self._stepped = shard
         self.wakeups = Wakeups()
+        self.feed = Feed()
         self.now_ms = self.mono_ms = self.settled_ms = 0
         self.keeping = shard.keeping
         self.errors: list[tuple[str, BaseException | None]] = []

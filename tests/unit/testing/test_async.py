@@ -280,13 +280,14 @@ def test_an_engine_with_a_loop_of_its_own_can_be_left_on_another(
     run(main())
 
 
-def test_a_coroutine_that_stops_its_engine_ends_the_run(parkade_clock: ManualClock) -> None:
+def test_a_coroutine_that_stops_its_engine_is_refused(parkade_clock: ManualClock) -> None:
     engine = TestEngine(clock=parkade_clock).start()
 
     @engine.task
     async def stops() -> None:
         await engine.astop(drain=0, cancel=0)
 
-    stops.submit()
-    with pytest.raises(EngineClosed):
-        engine.run_until_idle()
+    with engine:
+        ticket = stops.options(retry=1).submit()
+        assert engine.run_until_idle().dead == 1
+        assert "stops its own engine" in (ticket.info().error or "")
