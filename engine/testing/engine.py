@@ -95,6 +95,8 @@ class TestEngine(Engine):
 
     def _stop(self, drain: Duration, cancel: Duration) -> StopReport:
         drive = self._drive
+        if self._desk is not None:
+            self._desk.check_may_stop()
         try:
             if self._desk is not None and drive is not None and drive.is_over:
                 self._kill()

@@ -167,7 +167,7 @@ class SteppedDrive(Drive):
         """Makes the attempts that are to be made; yields while a coroutine is on its way.
 
         Raises `StillBusy`, what ends a process (`Killed`, `KeyboardInterrupt`), and `EngineClosed`
-        when a handler stopped the engine.
+        when another thread stopped the engine.
         """
         self.run = run
         executor = self.executor

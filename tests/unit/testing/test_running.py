@@ -336,13 +336,29 @@ def test_ctrl_c_in_a_handler_reaches_whoever_runs_the_tests(parkade_engine: Test
     assert parkade_engine.run_until_idle().attempts == 0
 
 
-def test_an_engine_that_a_handler_stops_ends_the_run(parkade_clock: ManualClock) -> None:
+def test_a_handler_that_stops_its_engine_is_refused(parkade_engine: TestEngine) -> None:
+    @parkade_engine.task(retry=1)
+    def stops() -> None:
+        parkade_engine.stop()
+
+    @parkade_engine.task
+    def stops_another() -> None:
+        TestEngine(seed=1).start().stop()
+
+    ticket, other = stops.submit(), stops_another.submit()
+    assert parkade_engine.run_until_idle().dead == 1
+    assert "stops its own engine" in (ticket.info().error or "")
+    assert other.info().state == "done"
+
+
+def test_an_engine_that_another_thread_stops_ends_the_run(parkade_clock: ManualClock) -> None:
     engine = TestEngine(clock=parkade_clock).start()
 
     @engine.task
     def stops() -> None:
-        report = engine.stop(drain=0, cancel=0)
-        assert report.given_back == 1
+        stopping = threading.Thread(target=engine.stop, args=(0, 0))
+        stopping.start()
+        stopping.join()
 
     stops.submit()
     with pytest.raises(EngineClosed, match="run_until_idle"):
