@@ -21,8 +21,9 @@ from parkade.views import BulkResult
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["CancelFlow", "acancel_all", "cancel_all", "cancelling"]
+__all__ = ["CancelFlow", "Places", "acancel_all", "cancel_all", "cancelling", "everywhere"]
 
+Places: TypeAlias = dict[int, int]  # by shard: the serial below which to go on
 PAGE = 500  # tickets of one shard between two looks at its index
 
 CancelFlow: TypeAlias = Generator[Request[list[Any]], list[Any], BulkResult]
@@ -37,9 +38,13 @@ def cancelling(
     tag: tuple[str, str] | None = None,
     reason: str = "",
     is_dry: bool = False,
+    places: Places | None = None,
+    rounds_max: int | None = None,
 ) -> CancelFlow:
     """What is to be asked, one request after the other, and the sum of the answers.
 
+    It begins at `places` (None: everywhere) and keeps them up to date: after `rounds_max` pages of
+    each shard they say where to go on, and nothing is left of them when all is done.
     Raises `ConfigError` unless at least one of task, key and tag is given, and for a tag that is
     not indexed.
     """
@@ -58,7 +63,13 @@ def cancelling(
         tag=tag,
         is_unended=True,
     )
-    return _flow(desk, call, asked, reason_text(reason), is_dry=is_dry)
+    left = everywhere(desk) if places is None else places
+    return _flow(call, asked, reason_text(reason), left, rounds_max, is_dry=is_dry)
+
+
+def everywhere(desk: "Desk") -> Places:
+    """The newest of every shard."""
+    return dict.fromkeys(range(desk.runtime.shard_count), NEWEST)
 
 
 def cancel_all(desk: "Desk", flow: CancelFlow) -> BulkResult:
@@ -81,15 +92,20 @@ async def acancel_all(desk: "Desk", flow: CancelFlow) -> BulkResult:
         return cast(BulkResult, end.value)
 
 
-def _flow(desk: "Desk", call: str, asked: PageOf, reason: str, *, is_dry: bool) -> CancelFlow:
+def _flow(
+    call: str, asked: PageOf, reason: str, left: Places, rounds_max: int | None, *, is_dry: bool
+) -> CancelFlow:
     matched = changed = 0
     skipped: Counter[str] = Counter()
-    left = dict.fromkeys(range(desk.runtime.shard_count), NEWEST)
-    while left:
+    rounds = 0
+    while left and rounds != rounds_max:
+        rounds += 1
         pages = yield _request(call, [(shard, _below(asked, at)) for shard, at in left.items()])
         parts: dict[int, ShardPage] = dict(zip(left, pages, strict=True))
         matched += sum(len(part.tickets) for part in parts.values())
-        left = {shard: part.last for shard, part in parts.items() if part.last is not None}
+        below = {shard: part.last for shard, part in parts.items() if part.last is not None}
+        left.clear()
+        left.update(below)
         if is_dry:
             continue
         asks = [

@@ -5,14 +5,13 @@ says where it stands, so that no request takes long: whoever asks goes on from t
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from parkade.dead_bulk import Bulk, Dropping, Place, Reviving, Which
-from parkade.errors import ConfigError, DeadReason
-from parkade.facts import plain
+from parkade.errors import DeadReason
+from parkade.facts import plain, time_of
 from parkade.payload import check_size
 
 if TYPE_CHECKING:
@@ -34,23 +33,12 @@ def _list(engine: "Engine", args: Args) -> dict[str, Any]:
         reason=cast("DeadReason | None", args.get("reason")),
         error_type=args.get("error_type"),
         group=args.get("group"),
-        since=_time("since", args),
-        until=_time("until", args),
+        since=time_of("dead ls", "since", args.get("since")),
+        until=time_of("dead ls", "until", args.get("until")),
         limit=args.get("limit", 50),
         cursor=args.get("cursor"),
     )
     return cast("dict[str, Any]", plain(page))
-
-
-def _time(name: str, args: Args) -> datetime | None:
-    text = args.get(name)
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        advice = "use ISO 8601, like 2027-01-31T09:00:00+01:00"
-        raise ConfigError.option("dead ls", name, text, advice) from None
 
 
 def _revive(engine: "Engine", args: Args, *, is_dry: bool) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from parkade.store.manifest import Manifest
 from parkade.views import State, Stats
 
 __all__ = [
-    "AsShown", "held_fact", "list_facts", "plain", "show_facts", "status_facts", "why_facts",
+    "AsShown", "held_fact", "list_facts", "plain", "show_facts", "status_facts", "time_of",
+    "why_facts",
 ]  # fmt: skip
 
 AsShown = Callable[[str, Any], Any]  # (task, its arguments) -> the arguments as they may be shown
@@ -48,6 +49,17 @@ def plain(value: Any) -> Any:
         listed: Sequence[Any] = value
         return [plain(one) for one in listed]
     return value
+
+
+def time_of(call: str, name: str, text: Any) -> datetime | None:
+    """A point in time that was sent as text. Raises `ConfigError`."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        advice = "use ISO 8601, like 2027-01-31T09:00:00+01:00"
+        raise ConfigError.option(call, name, text, advice) from None
 
 
 def status_facts(
@@ -76,14 +88,16 @@ def status_facts(
 
 
 def list_facts(desk: Desk, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A page: `asked` has state, task, key, limit, cursor, each where it is wanted.
+    """A page: `asked` has state, task, key, target, tag (name and value), due_before (ISO 8601),
+    limit, cursor, each where it is wanted.
 
     Raises `ConfigError` for what cannot be asked, and what the desk raises.
     """
     call = "ls"
-    for name in ("state", "task", "key", "cursor"):
+    for name in ("state", "task", "key", "target", "cursor"):
         if not isinstance(asked.get(name), str | None):
             raise ConfigError.option(call, name, asked[name], "use text")
+    tag = asked.get("tag")
     page = desk.ask(
         find(
             desk,
@@ -91,6 +105,9 @@ def list_facts(desk: Desk, asked: Mapping[str, Any]) -> dict[str, Any]:
             state=cast("State | None", asked.get("state")),
             task=asked.get("task"),
             key=asked.get("key"),
+            target=asked.get("target"),
+            tag=None if tag is None else cast("tuple[str, str]", tuple(tag)),
+            due_before=time_of(call, "due_before", asked.get("due_before")),
             limit=asked.get("limit", 50),
             cursor=asked.get("cursor"),
         )

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from parkade.cli import exits
+from parkade.cli.changing import cancel, pause, reschedule, resume, run_now, submit
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
 from parkade.cli.listing import ls
@@ -64,7 +65,12 @@ def cli(ctx: click.Context, directory: str) -> None:
     ctx.obj = directory
 
 
-for _command in (status, ls, show, why, dead, verify, demo):
+_commands = (
+    *(status, ls, show, why),
+    *(submit, cancel, run_now, reschedule, pause, resume, dead),
+    *(verify, demo),
+)
+for _command in _commands:
     cli.add_command(_command)
 
 

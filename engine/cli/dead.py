@@ -1,6 +1,5 @@
 """`parkade dead`: the dead letter office from a terminal."""
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
@@ -9,6 +8,7 @@ import msgspec
 
 from parkade.cli import exits
 from parkade.cli.listing import print_page
+from parkade.cli.many import agree, all_pages, told
 from parkade.cli.screen import Output, Screen, clean, output_options
 from parkade.cli.source import ask, changing
 from parkade.durations import parse_duration_ms
@@ -194,40 +194,19 @@ def _change(
     asked["group"] = _whole_key(ctx.obj, asked["group"])
     is_many = len(asked["ids"]) != 1
     if is_dry or (is_many and not yes):
-        if not is_dry and not _is_terminal():
-            click.echo(f"parkade: this would {verb} more than one ticket: add --yes", err=True)
-            ctx.exit(exits.REFUSED)
-        plan = _all_pages(lambda **args: ask(ctx.obj, f"dead.plan_{verb}", **args), asked)
+
+        def plan() -> dict[str, Any]:
+            return all_pages(lambda **args: ask(ctx.obj, f"dead.plan_{verb}", **args), asked)
+
         if is_dry:
-            _tell(output, plan, f"would {verb}", rate, ". Run again without --dry-run.")
+            _tell(output, plan(), f"would {verb}", rate, ". Run again without --dry-run.")
             return
-        click.echo(_told(plan, f"would {verb}", rate), err=True)
-        if not click.confirm("go on?", err=True):
-            ctx.exit(exits.REFUSED)
+        agree(ctx, verb, lambda: _told(plan(), f"would {verb}", rate))
     with changing(ctx.obj) as change:
-        done = _all_pages(lambda **args: change(f"dead.{verb}", **args), asked)
+        done = all_pages(lambda **args: change(f"dead.{verb}", **args), asked)
     _tell(output, done, {"revive": "revived", "drop": "dropped"}[verb], rate)
     if done["matched"] and not done["changed"]:
         ctx.exit(exits.NEGATIVE)
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
-def _all_pages(call: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
-    """The sum of all pages."""
-    total: dict[str, Any] = {"matched": 0, "changed": 0, "skipped": {}}
-    place: dict[str, Any] | None = None
-    while True:
-        page = call(**asked, place=place)
-        for name in ("matched", "changed"):
-            total[name] += page[name]
-        for why, count in page["skipped"].items():
-            total["skipped"][why] = total["skipped"].get(why, 0) + count
-        place = page["place"]
-        if place is None:
-            return total
 
 
 def _tell(
@@ -241,11 +220,7 @@ def _tell(
 
 def _told(facts: dict[str, Any], what: str, rate: Rate | None) -> str:
     """`would revive 207, skip 3 (3 ambiguous), about 5 s at 50/s`."""
-    skipped = facts["skipped"]
-    text = f"{what} {count_text(facts['changed'])}"
-    if skipped:
-        reasons = ", ".join(f"{count_text(count)} {why}" for why, count in sorted(skipped.items()))
-        text += f", skip {count_text(sum(skipped.values()))} ({reasons})"
+    text = told(facts, what)
     if rate is not None and facts["changed"]:
         count, span = rate
         took_ms = facts["matched"] * parse_duration_ms(span, what="rate") // count

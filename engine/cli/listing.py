@@ -10,16 +10,31 @@ from parkade.cli.source import ask
 from parkade.limits import FIND_LIMIT_MAX
 from parkade.wording import count_text
 
-__all__ = ["ls", "print_page"]
+__all__ = ["ls", "parse_tag", "print_page"]
 
 STATES = ("scheduled", "ready", "running", "done", "dead", "cancelled", "expired")
 KEY_CHARS_MAX = 24
+
+
+def parse_tag(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    """`campaign=may`."""
+    if value is None:
+        return None
+    name, separator, text = value.partition("=")
+    if not name or not separator:
+        raise click.BadParameter(f"{value!r} is no tag. Use its name and value, like campaign=may")
+    return [name, text]
 
 
 @click.command()
 @click.option("--state", "-s", type=click.Choice(STATES), help="Only tickets in this state.")
 @click.option("--task", "-t", help="Only tickets of this task.")
 @click.option("--key", "-k", help="Only tickets with this key.")
+@click.option("--target", help="Only tickets with this target.")
+@click.option(
+    "--tag", callback=parse_tag, metavar="K=V", help="Only tickets with this tag, if it is indexed."
+)
+@click.option("--due-before", metavar="ISO", help="Only tickets that are due before this time.")
 @click.option(
     "-n",
     "--limit",
@@ -33,19 +48,10 @@ KEY_CHARS_MAX = 24
 @output_options
 @click.pass_context
 def ls(
-    ctx: click.Context,
-    state: str | None,
-    task: str | None,
-    key: str | None,
-    limit: int,
-    cursor: str | None,
-    fail_empty: bool,
-    is_json: bool,
-    is_jsonl: bool,
+    ctx: click.Context, /, fail_empty: bool, is_json: bool, is_jsonl: bool, **asked: Any
 ) -> None:
     """Lists tickets, newest first."""
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
-    asked = {"state": state, "task": task, "key": key, "limit": limit, "cursor": cursor}
     page = ask(ctx.obj, "ls", **asked)
     if output.is_for_people:
         print_page(Screen(), page)

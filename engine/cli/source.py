@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
+from parkade.changing import plan_cancel
 from parkade.clock import SystemClock
 from parkade.control import ControlClient, ControlError
 from parkade.control_desk import control_handlers
@@ -19,7 +20,7 @@ from parkade.facts import list_facts, show_facts, status_facts, why_facts
 from parkade.reader import Reader, existing_manifest, open_readonly
 from parkade.store.disk import RealDisk
 
-__all__ = ["ask", "changing"]
+__all__ = ["ask", "changing", "is_engine_there"]
 
 SOCKET_NAME = "control.sock"
 
@@ -56,12 +57,22 @@ def changing(directory: str) -> Iterator[Callable[..., Any]]:
                     return answer
                 # An engine would make the directory where there is none.
                 existing_manifest(RealDisk(), path, SystemClock().now_ms())
-                own.append(
-                    stack.enter_context(Engine(path, run=False, keep_done=None, lock_wait="1s"))
-                )
+                own.append(stack.enter_context(_own_engine(path, args)))
             return control_handlers(own[0])[name](args)
 
         yield change
+
+
+def is_engine_there(directory: str) -> bool:
+    """Whether one answers."""
+    return _ask_engine(os.path.abspath(directory), "status", {}) is not NOBODY
+
+
+def _own_engine(path: str, args: dict[str, Any]) -> Engine:
+    # Which tags may be asked for is the application's to say, and it is not here: any may.
+    tag = args.get("tag")
+    index_tags = () if tag is None else (tag[0],)
+    return Engine(path, run=False, keep_done=None, lock_wait="1s", index_tags=index_tags)
 
 
 def _ask_engine(path: str, name: str, args: dict[str, Any]) -> Any:
@@ -91,6 +102,8 @@ def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:
         return list_facts(reader.desk(name), args)
     if name == "why":
         return why_facts(reader.desk(name), args["id"])
+    if name == "plan_cancel":
+        return plan_cancel(reader.desk(name), args)
     answers = DEAD_ANSWERS.get(name)
     if answers is not None:
         return answers(cast("Engine", reader), args)

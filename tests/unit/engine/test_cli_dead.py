@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from kit.engines import make
 from parkade import Ambiguous, Engine, EngineInUse, TicketFailed
-from parkade.cli import dead as command
+from parkade.cli import many
 from parkade.cli.app import cli
 
 
@@ -101,7 +101,7 @@ def test_a_change_of_many_needs_a_yes_and_where_no_engine_runs_opens_one(
     refused = run(path, "revive", "--task", "billing.charge")
     assert (refused.exit_code, refused.stdout) == (7, "")
     assert "add --yes" in refused.stderr
-    monkeypatch.setattr(command, "_is_terminal", lambda: True)
+    monkeypatch.setattr(many, "is_terminal", lambda: True)
     declined = run(path, "revive", "--task", "billing.charge", answers="n\n")
     assert declined.exit_code == 7 and "would revive 3, skip 1" in declined.stderr
     assert len(answer(path, "ls")["items"]) == 4
@@ -145,7 +145,7 @@ def test_a_running_engine_does_it_and_checks_the_result(
         key = engine.dead.groups()[0].key
         assert answer(path, "groups")["groups"][0]["key"] == key
         bad = run(path, "resolve", ids[3], "--result", "7", "--note", "x")
-        assert bad.exit_code == 1 and "[PK-202]" in bad.stderr
+        assert bad.exit_code == 2 and "[PK-202]" in bad.stderr
         good = run(path, "resolve", ids[3], "--result", '"ch-4"', "--note", "x")
         assert good.stdout == f"resolved {ids[3]}\n"
         facts = answer(path, "revive", "-g", key, "--yes", "--in", "1h", "--rate", "1/m")
