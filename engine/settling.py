@@ -189,19 +189,22 @@ class Settler:
         return self._transient(job, text, wait_ms, strikes=self._trips(job, error))
 
     def _judged(self, job: "Job", verdict: Verdict | Cancelled, text: ErrorText) -> Outcome:
-        reason = str(verdict.reason)
         match verdict:
             case RetryAfter():
-                wait_ms = job.policy().hinted_wait_ms(verdict.after_ms)
+                after_ms = verdict.after_ms
+                policy = job.policy()
+                wait_ms = (
+                    self._safe_wait_ms(job) if after_ms is None else policy.hinted_wait_ms(after_ms)
+                )
                 return self._transient(job, text, wait_ms, strikes=self._trips(job, verdict))
             case Snooze():
                 now_ms = self._clock.now_ms()
                 wait_ms = max(0, verdict.due_ms(now_ms) - now_ms)
-                return self._outcome(job, "snooze", wait_ms=wait_ms, reason=reason)
+                return self._outcome(job, "snooze", wait_ms=wait_ms, reason=_reason_of(verdict))
             case Drop():
-                return self._outcome(job, "drop", reason=reason)
+                return self._outcome(job, "drop", reason=_reason_of(verdict))
             case Cancelled():
-                return self._outcome(job, "cancelled", reason=reason)
+                return self._outcome(job, "cancelled", reason=_reason_of(verdict))
             case Unsafe():
                 return self._outcome(job, "unsafe", error=text, strikes=True)
             case Ambiguous():
@@ -315,6 +318,14 @@ class Settler:
         # A filter or a handler of the application: its failure is not the ticket's.
         except Exception:
             return
+
+
+def _reason_of(verdict: Verdict | Cancelled) -> str:
+    """What a verdict says, if that can be told: what it is counts without it."""
+    try:
+        return str(verdict.reason)
+    except Exception:
+        return ""
 
 
 def _never(job: "Job", error: BaseException) -> bool:

@@ -7,6 +7,7 @@ handler returns is its result and never a verdict.
 import traceback
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from parkade.durations import Duration, at_ms, parse_duration_ms
@@ -38,7 +39,8 @@ _DETAIL_CHARS_MAX = 200
 class Verdict(Exception):
     """Base of everything that a handler raises on purpose."""
 
-    reason: str
+    # Here too, for a subclass whose constructor leaves ours out: its kind must count all the same.
+    reason: str = ""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -54,13 +56,17 @@ class RetryAfter(Verdict):
     Raises `ConfigError` for what is no duration.
     """
 
+    after_ms: int | None = None  # None: as long as the policy says
+
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
         self.args = (after, reason)
         self.after_ms = parse_duration_ms(after, what="RetryAfter(after)")
 
     def __str__(self) -> str:
-        return self.reason or f"try again after {self.after_ms / 1000:g} s"
+        if self.reason or self.after_ms is None:
+            return self.reason
+        return f"try again after {self.after_ms / 1000:g} s"
 
 
 class Snooze(Verdict):
@@ -69,6 +75,9 @@ class Snooze(Verdict):
     Raises `ConfigError` unless exactly one of `after` and `until` is given, `NaiveDatetime` for an
     `until` without a zone.
     """
+
+    after_ms: int | None = None
+    until_ms: int | None = None
 
     def __init__(
         self,
@@ -79,8 +88,6 @@ class Snooze(Verdict):
     ) -> None:
         super().__init__(reason)
         self.args = (after, reason)
-        self.after_ms: int | None = None
-        self.until_ms: int | None = None
         if (after is None) == (until is None):
             raise ConfigError(
                 f'Snooze({after!r}, until={until!r}): give one of them, like Snooze("15s")'
@@ -104,7 +111,7 @@ class Snooze(Verdict):
 class _Final(Verdict):
     """Base of the verdicts that end the ticket as dead, with details for whoever looks."""
 
-    details: Mapping[str, Any]
+    details: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, reason: str, /, **details: Any) -> None:
         super().__init__(reason)
@@ -139,7 +146,7 @@ class Cancelled(BaseException):
     Not an `Exception`, so that a handler's `except Exception` does not swallow it.
     """
 
-    reason: str
+    reason: str = ""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

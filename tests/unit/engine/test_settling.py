@@ -181,6 +181,38 @@ def test_what_the_handler_raises_decides(bench: Bench, error: Exception, kind: s
     assert outcome.error.message == str(error)
 
 
+@pytest.mark.parametrize(
+    ("base", "kind"),
+    [
+        (Fail, "failed"),
+        (Unsafe, "unsafe"),
+        (Ambiguous, "ambiguous"),
+        (RetryAfter, "transient"),
+        (Snooze, "snooze"),
+        (Drop, "drop"),
+        (Cancelled, "cancelled"),
+    ],
+)
+def test_a_verdict_whose_constructor_left_ours_out_is_that_verdict(
+    bench: Bench, base: type[BaseException], kind: str
+) -> None:
+    """Told as a broken policy, an Ambiguous would be dead `failed` and might be repeated."""
+
+    class Own(base):  # type: ignore[misc, valid-type]
+        def __init__(self, code: int) -> None:
+            self.code = code
+
+    class Unreadable(Own):
+        @property
+        def reason(self) -> str:
+            raise RuntimeError("not to be read")
+
+    for error in (Own(7), Unreadable(7)):
+        outcome = bench.raised(error)
+        assert (outcome.kind, outcome.reason) == (kind, "")
+        assert outcome.wait_ms == (3_000 if base is RetryAfter else 0)
+
+
 def test_a_verdict_is_not_for_the_policy(bench: Bench) -> None:
     """`retry_on=(Exception,)` covers every verdict by its type."""
     asked: list[BaseException] = []
@@ -303,8 +335,8 @@ def test_errors_that_cannot_be_shown_or_were_never_made_whole_are_settled_too(
     assert outcome.kind == "transient"
     assert outcome.error is not None
     assert "its str() raised RuntimeError" in outcome.error.message
-    assert bench.raised(HalfMade()).kind == "failed"
-    assert bench.raised(Lying()).kind == "failed"
+    assert bench.raised(HalfMade()).kind == "transient"
+    assert bench.raised(Lying()).kind == "snooze"
 
 
 def test_an_error_that_lies_about_itself_is_settled_too(bench: Bench) -> None:
