@@ -2,6 +2,7 @@
 
 import os
 import select
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ from kit.engines import PATIENCE_S, make, runtime_of
 from kit.process_tasks import tasks
 from parkade import Engine, Ticket, TicketError
 from parkade.process_pool import ProcessPool
+from parkade.store.processes import identify
+
+LOOK_S = 0.01
 
 __all__ = ["Fifo", "engine_with", "error_of", "pool_of", "quick_to_kill", "wait_gone"]
 
@@ -60,13 +64,10 @@ class Fifo:
 
 
 def wait_gone(pid: int) -> None:
-    """Returns when the process has ended, whose child it may be."""
-    try:
-        watch = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        ready, _, _ = select.select([watch], [], [], PATIENCE_S)
-        assert ready, f"process {pid} lives on"
-    finally:
-        os.close(watch)
+    """Returns when the process has ended, reaped or not."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / LOOK_S)):
+        if identify(pid) is None:
+            return
+        pause.wait(LOOK_S)
+    raise AssertionError(f"process {pid} lives on")

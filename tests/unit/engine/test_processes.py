@@ -12,7 +12,7 @@ import pytest
 from kit import process_tasks as work
 from kit.children import Fifo, engine_with, error_of, pool_of, quick_to_kill, wait_gone
 from kit.engines import PATIENCE_S, make, runtime_of, walk, when
-from parkade import ConfigError, Engine, Tasks, Ticket
+from parkade import ConfigError, Engine, Tasks, Ticket, process
 from parkade.testing import TestEngine
 
 
@@ -152,6 +152,15 @@ def test_a_child_dies_at_its_timeout_before_its_ticket_is_settled(
                 os.kill(pid, 0)
             assert [attempt.outcome for attempt in ticket.attempts()] == ["timeout"]
             assert ticket.info().maybe_applied
+
+
+def test_where_the_system_does_not_tell_of_a_death_it_is_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_watch_exit", lambda _: None)
+    with engine_with(tmp_path / "data") as engine:
+        assert "ended with exit code 7" in error_of(engine.submit(work.leave, 7))
+        assert engine.submit(work.add, 1, 2).result(timeout=PATIENCE_S) == 3
 
 
 def test_a_child_is_named_in_the_lock_while_it_lives(tmp_path: Path) -> None:
