@@ -50,7 +50,7 @@ RECOVERY_S := 70
 RACES_S := 55
 STORIES_S := 60
 SIMULATION_S := 150
-REST_S := 50
+REST_S := 70
 
 # macOS has no timeout of its own (coreutils brings gtimeout); there the budgets are not enforced.
 TIMEOUT := $(shell command -v timeout || command -v gtimeout)

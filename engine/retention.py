@@ -117,6 +117,8 @@ class Retention:
     def _is_ahead(self) -> bool:
         """Whether so much is forgotten that no checkpoint has that the next must come first."""
         self._drop_committed()
+        if not self._forgotten:
+            return False
         count = sum(part.tickets for part in self._forgotten)
         shards = max(len(self._shard.host.open_shards()), 1)
         return count >= max(limits.FORGOTTEN_UNCOMMITTED_MAX // shards, limits.FORGET_MAX)

@@ -244,6 +244,32 @@ def test_retention_forgets_what_has_ended_in_that_state_and_nothing_else() -> No
     rig.checked()
 
 
+def test_retention_leaves_what_has_ended_again_since_it_was_looked_for() -> None:
+    rig = Rig()
+    serial = dead(rig)
+    before_ms = rig.now_ms + 1
+    rig.pass_ms(10)
+    rig.do(Revive([serial], rig.now_ms))
+    rig.settle_down()
+    rig.run(serial)
+    rig.settle(serial, "failed")
+    assert codes(rig.do(Forget("t", DEAD, [serial], before_ms)).answers) == ["kept"]
+    assert codes(rig.do(Forget("t", DEAD, [serial], rig.now_ms + 1)).answers) == ["forgotten"]
+
+
+def test_how_many_were_done_outlives_them_and_a_replay() -> None:
+    rig = Rig()
+    for _ in range(3):
+        serial = rig.submit()
+        rig.run(serial)
+        rig.settle(serial)
+        rig.do(Forget("t", DONE, [serial]))
+    rig.do(Forget("t", DEAD, [dead(rig)]))
+    assert rig.core.done_forgotten == 3
+    rig.checkpoint()
+    rig.checked()
+
+
 def test_a_ticket_that_came_and_went_between_checkpoints_never_reaches_the_store() -> None:
     rig = Rig()
     serial = rig.submit()
