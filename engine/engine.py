@@ -406,13 +406,16 @@ class Engine(Looking):
         def register(function: Callable[[Event], Any]) -> Callable[[Event], Any]:
             if not callable(cast(object, function)):
                 refuse("engine.on", "function", function, "a function of one event")
-            self._options.listeners.append(Listener(wanted, function))
-            desk = self._desk
-            if desk is not None:
-                desk.runtime.callbacks.listen()
+            self._listen([Listener(wanted, function)])
             return function
 
         return register
+
+    def _listen(self, listeners: Sequence[Listener]) -> None:
+        self._options.listeners += listeners
+        desk = self._desk
+        if desk is not None and listeners:
+            desk.runtime.callbacks.listen()
 
 
 _OPTIONS = (

@@ -54,7 +54,10 @@ _log = logging.getLogger("parkade.engine")
 _storage_log = logging.getLogger("parkade.storage")
 
 HOUSE_SEGMENTS_MAX = 4
-FINISH_AT_STOP_MS = 2_000  # for a stop without limits; the journal has what is not done by then
+# For a stop whose limits are spent, which would be enough on a sound disk: what is not in the store
+# by then is in the journal, and callbacks that come later are lost.
+CHECKPOINT_AT_STOP_MS = 2_000
+CALLBACKS_AT_STOP_MS = 500
 
 
 class RuntimeOptions:
@@ -67,8 +70,8 @@ class RuntimeOptions:
     __slots__ = (
         "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
         "index_tags", "is_temporary", "keep_dead_ms", "keep_done_max", "keep_done_ms", "listeners",
-        "make_drive", "max_payload",
-        "max_ready", "open_store", "processes", "sizing", "threads", "when_full",
+        "make_drive", "max_payload", "max_ready", "open_store", "processes", "sizing", "threads",
+        "when_full",
     )  # fmt: skip
 
     def __init__(
@@ -434,8 +437,8 @@ class Runtime:
                 given_back, zombies = self._give_back()
         ended: int = host.call(lambda: attempts.finished)
         self.executor.close()
-        is_clean = self._checkpoint(self._left_ms(until_ms))
-        self._end_threads(self._left_ms(until_ms) / 1_000)
+        is_clean = self._checkpoint(self._left_ms(until_ms, least_ms=CHECKPOINT_AT_STOP_MS))
+        self._end_threads(self._left_ms(until_ms, least_ms=CALLBACKS_AT_STOP_MS) / 1_000)
         is_clean = self._close_files(is_clean=is_clean)
         return StopReport(
             clean=is_clean and not given_back,
@@ -445,10 +448,9 @@ class Runtime:
             zombies=zombies,
         )
 
-    def _left_ms(self, until_ms: int) -> int:
-        """What is left of the two limits, and a moment where nothing is: a checkpoint and the last
-        callbacks need no more on a sound disk."""
-        return max(FINISH_AT_STOP_MS, until_ms - self.clock.monotonic_ms())
+    def _left_ms(self, until_ms: int, *, least_ms: int) -> int:
+        """What is left of the two limits, and a moment where nothing is."""
+        return max(least_ms, until_ms - self.clock.monotonic_ms())
 
     def _give_back(self) -> tuple[int, int]:
         """What still runs; how many were given back, and how many of them go on running."""

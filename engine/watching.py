@@ -37,6 +37,7 @@ class _Watcher:
         self._feed = feed
         self.serial = serial
         self.mailbox: Mailbox[_Told] = Mailbox(NOTES_MAX)
+        self._seq = 0
         self._behind = 0  # what has a number up to this is in what was looked at
         self.has_ended = False
 
@@ -60,11 +61,16 @@ class _Watcher:
 
     # -------------------------------------------------------------------------------- who watches
 
+    def look(self) -> None:
+        """The ticket is about to be looked at."""
+        self._seq = self._feed.last
+
     def looked(self, watched: Watched) -> tuple[int, Note]:
-        """What was seen, as an event: everything up to it has been told."""
+        """What was seen, as an event. It has the number of the latest event before the look, so
+        that whoever goes on from there misses nothing."""
         assert watched.seen is not None
         self._behind = watched.noted
-        return self._noted(self._feed.last, note_of_ticket(watched.seen.ticket))
+        return self._noted(self._seq, note_of_ticket(watched.seen.ticket))
 
     def take(self) -> tuple[int, Note] | Empty | None:
         """What came next; None: the ticket has to be looked at again."""
@@ -101,9 +107,10 @@ def watch(desk: "Desk", ticket_id: str, timeout_ms: int | None) -> Iterator[Even
     request = desk.watch(ticket_id, "ticket.watch")
     limit = _Limit(runtime.clock, timeout_ms)
     with _Watcher(runtime.host.feed, desk.parse(ticket_id).serial) as watcher:
-        entry: tuple[int, Note] | Empty | None = watcher.looked(desk.ask(request))
+        entry: tuple[int, Note] | Empty | None = None
         while True:
             if entry is None:
+                watcher.look()
                 entry = watcher.looked(desk.ask(request))
             if not isinstance(entry, Empty):
                 yield event_of(*entry, runtime.id_of_parts)
@@ -123,9 +130,10 @@ async def awatch(desk: "Desk", ticket_id: str, timeout_ms: int | None) -> AsyncI
     request = desk.watch(ticket_id, "ticket.awatch")
     limit = _Limit(runtime.clock, timeout_ms)
     with _Watcher(runtime.host.feed, desk.parse(ticket_id).serial) as watcher:
-        entry: tuple[int, Note] | Empty | None = watcher.looked(await desk.aask(request))
+        entry: tuple[int, Note] | Empty | None = None
         while True:
             if entry is None:
+                watcher.look()
                 entry = watcher.looked(await desk.aask(request))
             if not isinstance(entry, Empty):
                 yield event_of(*entry, runtime.id_of_parts)

@@ -115,7 +115,7 @@ class TestEngine(Engine):
         until this engine stops. The application's engine is not opened."""
         self.include(engine)
         engine.engine = self
-        self._options.listeners += vars(engine)["_options"].listeners
+        self._listen(vars(engine)["_options"].listeners)
         self._stands_in_for.append(engine)
         return self
 
