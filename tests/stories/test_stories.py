@@ -18,14 +18,13 @@ RUN = ["s1_first_minute.py"]
 COLLECTED = ["test_s8_tests_without_waiting.py"]
 
 # Run by a test of their own, which does what they leave to their reader.
-DRIVEN = ["s4_routes_and_dead_letters.py"]
+DRIVEN = ["s4_routes_and_dead_letters.py", "s7_campaign.py"]
 
 AWAITED = {
     "s2_paid_api.py": "FastAPI and httpx among the test tools",
     "s3_long_import.py": "attempts that track, save checkpoints and hear of a cancel",
     "s5_cron.py": "schedules",
     "s6_workflow.py": "workflows",
-    "s7_campaign.py": "tags, events and bulk cancelling",
     "s9_small_ones.py": "snoozing, task collections, event callbacks; httpx among the test tools",
 }
 
@@ -73,6 +72,22 @@ def test_monday_morning_clears_the_dead_letter_office(tmp_path: Path) -> None:
     assert plans == ["5 would be revived, {'ambiguous': 1}"]
     receipts = [line for line in lines if line.startswith("mail receipt")]
     assert sorted(receipts) == [f"mail receipt for ch-{order}-100" for order in (1, 2, 3, 4, 9)]
+
+
+def test_a_campaign_is_stopped_when_its_first_mail_fails(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", HERE / "may.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    accepted, stopped, left = done.stdout.splitlines()
+    assert (accepted, left) == ("2001 accepted", "0 left")
+    ticket_id, _, rest = stopped.partition(" failed; cancelled ")
+    assert len(ticket_id) == 24
+    assert 1_000 < int(rest) <= 2_000
 
 
 def test_every_story_is_either_run_or_awaits_something() -> None:
