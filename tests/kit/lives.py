@@ -8,6 +8,8 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Thread
 from typing import Any, ClassVar
 
 import msgspec
@@ -319,6 +321,19 @@ def _later(span: str) -> Act:
     return act
 
 
+def _clock_set(days: int, then: str = "0s") -> Act:
+    """Somebody sets the clock; the time that passes then is real."""
+
+    def act(life: Life) -> str | None:
+        life.engine.clock.step_wall(timedelta(days=days))
+        life.info()  # the engine sees it
+        answer = _later(then)(life)
+        _go_on(life)
+        return answer
+
+    return act
+
+
 def _unreadable(life: Life) -> str | None:
     Body.is_broken = True
     return _later("1h")(life)
@@ -331,15 +346,24 @@ def _paused(life: Life) -> str | None:
 
 def _kept_no_longer(life: Life) -> None:
     life.pass_time("2d")
-    for _ in range(4):  # a checkpoint, and a round of retention for each shard and state
+    _go_on(life)
+
+
+def _go_on(life: Life) -> None:
+    """For some minutes: a checkpoint, and a round of retention for each shard and state."""
+    for _ in range(8):
         life.info()
         life.pass_time("1m")
 
 
 def _stop(life: Life) -> None:
-    life.engine.stop()
     if not life.is_inside:
+        life.engine.stop()
         life.open_again()
+        return
+    stopping = Thread(target=life.engine.stop, kwargs={"drain": 0, "cancel": 0})
+    stopping.start()
+    stopping.join()
 
 
 def _raising(error: BaseException | type[BaseException]) -> End:
@@ -389,6 +413,12 @@ EVENTS: dict[str, tuple[Event, ...]] = {
             "`max_elapsed` passes", _later("4h"), options={"expires": None, "retry": _UNTIL_4H}
         ),
         Event("`keep_done` passes", _kept_no_longer, options={"expires": None}),
+    ),
+    "What its clock does": (
+        Event("it is set back a day", _clock_set(-1)),
+        Event("the same, and an hour passes", _clock_set(-1, "1h")),
+        Event("it is set ahead a year", _clock_set(365)),
+        Event("the same, and it stays so for a quarter of an hour", _clock_set(365, "15m")),
     ),
     "What happens to the engine": (
         Event("it stops", _stop),
