@@ -43,6 +43,8 @@ class Answering:
             self._ask_store(ask, found)
         elif isinstance(asked, Explain) and isinstance(found, Seen) and shard.explain is not None:
             shard.explain(shard, ask, found.ticket)
+        elif shard.progress is not None:
+            shard.hold(ask, shard.progress.shown(shard.number, found))
         else:
             shard.hold(ask, found)
 

@@ -63,6 +63,10 @@ class Asker:
         """Blocks until the answer is durable. Raises `BlockingInEventLoop` on a loop's thread,
         `TimeIsUp`, and what the shards answer with."""
         check_not_on_loop(request.call, request.instead)
+        return self.ask_here(request, timeout_s)
+
+    def ask_here(self, request: Request[T], timeout_s: float | None = None) -> T:
+        """The same on any thread: a loop's is stopped meanwhile."""
         if not request.asks:
             return request.finish([])
         waiter = ThreadWaiter(len(request.asks))

@@ -12,6 +12,7 @@ from parkade.waiters import Waiter, Wakeups
 __all__ = [
     "Ask",
     "AwaitEnd",
+    "BookmarkOf",
     "Explain",
     "GroupEnds",
     "GroupsOf",
@@ -50,6 +51,12 @@ class Watch(Look, frozen=True):
 
 class AwaitEnd(Inquiry, frozen=True):
     """Like `Look` with the body, answered when the ticket has ended (or is gone)."""
+
+    serial: int
+
+
+class BookmarkOf(Inquiry, frozen=True):
+    """What an attempt of a running ticket saved: answered by its bytes, or None."""
 
     serial: int
 

@@ -5,15 +5,16 @@ started from there. It decides nothing: how an attempt ended is told in `parkade
 """
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping, Sized
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from parkade.checks import check_text
 from parkade.clock import Clock
 from parkade.durations import datetime_of
 from parkade.errors import NoAttempt
+from parkade.payload import decode_checkpoint, encode_checkpoint
 from parkade.verdicts import Cancelled
 from parkade.views import AttemptInfo
 
@@ -22,13 +23,37 @@ if TYPE_CHECKING:
     from parkade.family import Family
     from parkade.ticket import Ticket
 
-__all__ = ["RUNNING", "Attempt", "current_attempt"]
+__all__ = ["RUNNING", "Attempt", "AttemptLink", "current_attempt"]
 
 T = TypeVar("T")
 
 KEY_PART_BYTES_MAX = 200  # services that take idempotency keys cut them at 255
 _log = logging.getLogger("parkade.attempt")
 _NO_TAGS: Mapping[str, str] = {}
+
+
+class AttemptLink(Protocol):
+    """The engine as an attempt reaches it, from its handler's thread, task or process.
+
+    Each call but `load_checkpoint` renews the lease, if that is an explicit one.
+    """
+
+    def heartbeat(self, note: str) -> None:
+        """The attempt is alive; a `note` takes the place of the progress's message."""
+        ...
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        """How far it is. Never waits; the latest wins."""
+        ...
+
+    def load_checkpoint(self) -> bytes | None:
+        """What was saved last for the ticket, by whichever attempt."""
+        ...
+
+    def save_checkpoint(self, value: bytes) -> None:
+        """Returns when it is durable. Raises `PayloadError` if it is too large, `Cancelled` if the
+        attempt was given up, `StorageError` if it cannot be known to be durable."""
+        ...
 
 
 class Attempt:
@@ -46,6 +71,7 @@ class Attempt:
         "_due_ms",
         "_family",
         "_is_for_good",
+        "_link",
         "_log",
         "fence",
         "key",
@@ -74,6 +100,7 @@ class Attempt:
         last_error: AttemptInfo | None = None,
         deadline_ms: int | None = None,
         family: "Family | None" = None,
+        link: AttemptLink,
     ) -> None:
         """`due_ms`: the first due time, since the epoch; `deadline_ms`: on the monotonic clock."""
         self.ticket_id = ticket_id
@@ -89,6 +116,7 @@ class Attempt:
         self._due_ms = due_ms
         self._deadline_ms = deadline_ms
         self._family = family
+        self._link = link
         self._cancel_reason: str | None = None
         self._is_for_good = False
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -156,6 +184,65 @@ class Attempt:
             raise NoAttempt()
         ticket: Ticket[T] = self._family.submit(call)
         return ticket
+
+    def heartbeat(self, note: str = "") -> None:
+        """Say that the work goes on: it renews an explicit `lease=` (without one the engine renews
+        by itself). A note is shown as the message of the progress. Never waits."""
+        self._link.heartbeat(note)
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Tell how far the work is, for whoever looks at the ticket; renews the lease.
+
+        As often as you like: it never waits and the latest wins. The message is cut at 4 KiB. It
+        is on disk with the next thing that the engine writes, at most every 250 ms.
+        """
+        self._link.progress(done, total, message)
+
+    def track(self, items: Iterable[T], total: int | None = None, message: str = "") -> Iterator[T]:
+        """The items, with progress told for each one that is done. `total` is their number unless
+        it is given; of what has no length there is none."""
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        done = 0
+        self.progress(done, total, message)
+        for item in items:
+            yield item
+            done += 1
+            self.progress(done, total, message)
+
+    async def atrack(
+        self, items: AsyncIterator[T], total: int | None = None, message: str = ""
+    ) -> AsyncIterator[T]:
+        """The same for what is iterated with `async for`."""
+        done = 0
+        self.progress(done, total, message)
+        async for item in items:
+            yield item
+            done += 1
+            self.progress(done, total, message)
+
+    @overload
+    def checkpoint(self, type: type[T]) -> T | None: ...
+    @overload
+    def checkpoint(self, type: type[T], default: T) -> T: ...
+    def checkpoint(self, type: type[T], default: T | None = None) -> T | None:
+        """What an attempt of this ticket saved last, as a `type`; `default` if none did.
+
+        It waits for the disk if it has to. Raises `PayloadError` for what does not fit the type, as
+        when the type has changed since: catch it to begin anew.
+        """
+        saved = self._link.load_checkpoint()
+        return default if saved is None else decode_checkpoint(self.task, saved, type)
+
+    def save_checkpoint(self, value: Any) -> None:
+        """Keep where the work is, for the next attempt; it is durable when this returns, and takes
+        the place of what was saved before. Renews the lease.
+
+        In a coroutine it blocks the event loop until then: one write to the disk. Raises
+        `PayloadError` for what cannot be stored or is larger than `max_payload`, `Cancelled` if
+        this attempt was given up meanwhile (another may run: stop), and `StorageError`.
+        """
+        self._link.save_checkpoint(encode_checkpoint(self.task, value))
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":

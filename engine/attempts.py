@@ -39,6 +39,11 @@ class AttemptRunner(Protocol):
     """The executors."""
 
     def start(self, jobs: "Sequence[Job]") -> None: ...
+    def cancel(
+        self, serial: int, fence: int, reason: str, *, is_for_good: bool = False
+    ) -> None: ...
+    def look(self, mono_ms: int) -> None: ...
+    def wait_ms(self, mono_ms: int) -> int | None: ...
     def is_loop_closed(self) -> bool: ...
     def loop_lost(self) -> None: ...
 
@@ -61,6 +66,17 @@ class _Attempt:
     def __init__(self, permit: Permit) -> None:
         self.fence = -1
         self.permit: Permit | None = permit
+
+
+class _Zombie:
+    """What an attempt still has in hand that was given up and whose handler runs on."""
+
+    __slots__ = ("fence", "number", "permit")
+
+    def __init__(self, number: int, fence: int, permit: Permit | None) -> None:
+        self.number = number
+        self.fence = fence
+        self.permit = permit
 
 
 class Attempts:
@@ -86,6 +102,9 @@ class Attempts:
         self._jobs: list[Job] = []
         self._changed: list[str] = []  # breakers, by the outcomes being settled
         self._clock_held: list[tuple[ShardHost, int]] = []
+        self._zombies: dict[int, _Zombie] = {}  # by serial: its ticket has no other attempt
+        self.outlived: set[int] = set()  # whose handlers an earlier engine left behind
+        self._outlived_held: dict[int, ShardHost] = {}  # in hand until the older attempt ends
         self.is_admitting = False
         self.is_stopping = False
         self.runs_nothing = ""  # why, in an engine that is to start nothing
@@ -119,6 +138,19 @@ class Attempts:
     def wait_ms(self, now_ms: int, mono_ms: int) -> int | None:
         """How long until time alone may let something start; None: it will not."""
         return self.admission.wait_ms(now_ms, mono_ms) if self.is_admitting else None
+
+    def look_at_time(self, mono_ms: int) -> None:
+        """Gives up attempts that have run out of time, before anything else is heard of them."""
+        self._runner.look(mono_ms)
+
+    def look_wait_ms(self, mono_ms: int) -> int | None:
+        """How long until an attempt may run out of time; None: none will."""
+        return self._runner.wait_ms(mono_ms)
+
+    def cancel(self, serial: int, fence: int, reason: str) -> None:
+        """That the ticket is to be cancelled is durable: its attempt hears of it."""
+        self.send_jobs()  # it may be about to start
+        self._runner.cancel(serial, fence, reason, is_for_good=True)
 
     def stop_admitting(self) -> None:
         """From here on nothing starts."""
@@ -178,7 +210,13 @@ class Attempts:
             return StartItem(serial)
         policy = self._rules.policy_of(ticket)
         on_crash = self._rules.on_crash_of(ticket.task)
-        return StartItem(serial, policy.max_attempts, policy.max_elapsed_ms, on_crash)
+        return StartItem(
+            serial, policy.max_attempts, policy.max_elapsed_ms, on_crash, self.is_outlived(serial)
+        )
+
+    def is_outlived(self, serial: int) -> bool:
+        """Whether an older attempt of the ticket, given up or of an engine before, still runs."""
+        return serial in self._zombies or serial in self.outlived
 
     def _started(
         self,
@@ -201,6 +239,8 @@ class Attempts:
                 if answer.code == "clock":
                     # It stays in hand: back in its lane it would be picked before all others again.
                     self._clock_held.append((shard, serial))
+                elif answer.code == "outlived" and self.is_outlived(serial):
+                    self._outlived_held[serial] = shard
                 else:
                     shard.placement.give_back(serial, shard.host.now_ms)
 
@@ -236,12 +276,37 @@ class Attempts:
         """Outcomes as the executors deliver them, of any shard."""
         by_shard: dict[int, list[Outcome]] = defaultdict(list)
         for outcome in outcomes:
+            zombie = self._zombies.get(outcome.serial)
+            if zombie is not None and zombie.fence == outcome.fence:
+                self._bury_zombie(zombie, outcome)
+                continue
             number = self._shard_of.pop(outcome.serial, None)
             if number is not None:
                 by_shard[number].append(outcome)
         for number, listed in by_shard.items():
             self.finished += len(listed)
             self.settle(listed, number)
+
+    def _bury_zombie(self, zombie: _Zombie, outcome: Outcome) -> None:
+        """Its handler has ended at last: what it had is free, and its ticket may start again. The
+        shard refuses its outcome, and counts it."""
+        del self._zombies[outcome.serial]
+        shard = self._shards[zombie.number]
+        if zombie.permit is not None:
+            self.admission.release(zombie.permit, shard.host.now_ms)
+        self._let_go(outcome.serial)
+        self._put_settle(shard, [outcome], limits.OUTCOME_BYTES, ())
+
+    def outlived_ended(self, serial: int) -> None:
+        """A handler that an earlier engine of this process left behind has ended."""
+        self.outlived.discard(serial)
+        self._let_go(serial)
+
+    def _let_go(self, serial: int) -> None:
+        shard = self._outlived_held.pop(serial, None)
+        if shard is not None:
+            shard.is_stirred = True
+            shard.placement.give_back(serial, shard.host.now_ms)
 
     def settle(self, outcomes: list[Outcome], number: int) -> None:
         for outcome in outcomes:
@@ -273,15 +338,20 @@ class Attempts:
             del self._attempts[number, outcome.serial]
 
     def _end(self, number: int, outcome: Outcome) -> None:
-        """The attempt has physically ended: its breaker hears how, and what it had is free."""
+        """Its breaker hears how the attempt ended. What it had is free, unless its handler goes on
+        all the same: then that is when it has physically ended."""
         attempt = self._attempts.get((number, outcome.serial))
+        permit = None
         if attempt is not None and attempt.permit is not None:
             permit, attempt.permit = attempt.permit, None
             now_ms = self._shards[number].host.now_ms
             name = permit.plan.breaker
             if self.admission.guards.report(permit, outcome, now_ms) and name is not None:
                 self._changed.append(name)
-            self.admission.release(permit, now_ms)
+            if not outcome.lives_on:
+                self.admission.release(permit, now_ms)
+        if outcome.lives_on:
+            self._zombies[outcome.serial] = _Zombie(number, outcome.fence, permit)
 
     def _release(self, number: int, serial: int) -> None:
         """What was in hand for an attempt that never began is free again."""
@@ -343,9 +413,17 @@ class Attempts:
         is_alone = ticket.is_suspect and suspects == 1
         return LostItem(ticket.serial, ticket.fence, max(1, wait_ms), policy.max_attempts, is_alone)
 
-    def give_back_unbegun(self, shard: "ShardHost") -> None:
-        """After a recovery in this process: a Started that was durable after all, and whose
-        handler never ran because nobody knew. It cost nothing, and no process died of it."""
+    def shard_recovered(self, shard: "ShardHost") -> None:
+        """In this process: what runs goes on, and hears again that it is to stop."""
+        for serial in shard.core.running:
+            ticket = shard.core.hot[serial]
+            if ticket.cancel_reason is not None:
+                self.cancel(serial, ticket.fence, ticket.cancel_reason)
+        self._give_back_unbegun(shard)
+
+    def _give_back_unbegun(self, shard: "ShardHost") -> None:
+        """A Started that was durable after all, and whose handler never ran because nobody knew.
+        It cost nothing, and no process died of it."""
         outcomes = [
             Outcome(ticket.serial, ticket.fence, "released", has_begun=False)
             for ticket in self._lost(shard)
@@ -357,6 +435,8 @@ class Attempts:
         """Its memory is gone: places of attempts that had not begun are free again."""
         self.admission.shard_is_gone(shard.number)
         self._clock_held = [held for held in self._clock_held if held[0] is not shard]
+        for serial in [serial for serial, of in self._outlived_held.items() if of is shard]:
+            del self._outlived_held[serial]
         for (number, serial), attempt in list(self._attempts.items()):
             if number == shard.number and attempt.fence == -1:
                 self._release(number, serial)

@@ -13,7 +13,7 @@ from parkade.shard import ENTRY_AGENDA, ENTRY_LANE, Shard
 from parkade.shard.commands import UniqueRow
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
-from parkade.store.batch import Batch, Claim, Commit, pack_ended
+from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, Commit, pack_ended
 from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
 from parkade.store.meta import Memo, encode_taken
 from parkade.store.outbox import FIRST_PLACE, pack_place
@@ -173,6 +173,9 @@ class Checkpoint:
         for (serial, fence), attempt in flight.history.items():
             if tickets.get(serial) is not None:
                 batch.history[serial, fence] = _encode_row(attempt)
+        for serial, value in flight.bookmarks.items():
+            if tickets.get(serial) is not None:
+                batch.history[serial, BOOKMARK_FENCE] = value
         for serial, move in flight.moves.items():
             place = (move.due_ms, serial, move.first_due_ms, move.lane_number)
             batch.leaves.append(pack_entry(*place, NEGATIVE))

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from parkade.clock import SystemClock
+from parkade.errors import ConfigError
 from parkade.finder import Finder
 from parkade.guards import Guards
 from parkade.job import Job
@@ -32,6 +33,7 @@ from parkade.policies import RetryPolicy
 from parkade.runs import Run, Runs
 from parkade.settling import Settler
 from parkade.shard.commands import Outcome
+from parkade.store.record import ProgressNote
 from parkade.tasks import Task, Tasks
 from parkade.verdicts import describe
 from parkade.wire import (
@@ -150,7 +152,9 @@ class Child:
                     result_bytes_max=message.result_bytes_max,
                 )
                 settler.trips = _trips
-                self._runs = Runs(deliver=lambda _: None, clock=self._clock, settler=settler)
+                self._runs = Runs(
+                    deliver=lambda _: None, clock=self._clock, settler=settler, port=_NoPort()
+                )
                 self._runs.family_of = partial(
                     RemoteFamily,
                     self._line,
@@ -251,10 +255,30 @@ def _job(order: Order, task: Task[Any, Any]) -> Job:
     )  # fmt: skip
 
 
+class _NoPort:
+    """What an attempt in a process cannot ask of its engine."""
+
+    def note(self, job: Job, progress: ProgressNote) -> None:
+        """Nobody shows it."""
+
+    def load_bookmark(self, job: Job) -> bytes | None:
+        return None
+
+    def save_bookmark(self, job: Job, value: bytes) -> None:
+        raise ConfigError(
+            'save_checkpoint() cannot be called in a process: leave out where="process"'
+        )
+
+
 class _Nowhere:
     """The place of a run whose process is one: there is nobody else to tell."""
 
+    can_stop = False
+
     def put(self, runs: Sequence[Run]) -> None: ...
+    def is_alive(self, run: Run) -> bool:
+        return True
+
     def interrupt(self, run: Run) -> None: ...
     def close(self) -> None: ...
 

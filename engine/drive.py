@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from parkade.clock import Clock
 from parkade.executor import Executor
 from parkade.io import Post, ShardIO
+from parkade.links import LinkPort
 from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
 from parkade.waiters import ThreadWaiter
@@ -49,6 +50,7 @@ class Drive:
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
+        port: LinkPort,
         **of_processes: Any,
     ) -> Executor:
         """What runs handlers; the arguments are those of `Executor`."""
@@ -58,6 +60,7 @@ class Drive:
             clock=clock,
             entropy=entropy,
             result_bytes_max=result_bytes_max,
+            port=port,
             **of_processes,
         )
 

@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from parkade.clock import Clock
+from parkade.deadlines import Deadlines
 from parkade.job import Job
+from parkade.links import LinkPort
 from parkade.looped import LoopedPlace
 from parkade.policies import StoredRetry
 from parkade.process_pool import ProcessPool
@@ -34,9 +36,10 @@ class Executor:
     """Runs jobs and hands their outcomes to `deliver`, which is called from any thread.
 
     `thread_count` bounds the threads for plain functions, `process_count` the processes; they are
-    started as they are needed. `entropy` gives random integers >= 0 for waits. A result may have
-    `result_bytes_max`. `note_children` hears of the processes there are, whenever that changes,
-    before a new one has anything to do. `default_retry`: see `ProcessPool`.
+    started as they are needed. `entropy` gives random integers >= 0 for waits. A result, and what
+    an attempt saves, may have `result_bytes_max`. `port` is where attempts reach the engine.
+    `note_children` hears of the processes there are, whenever that changes, before a new one has
+    anything to do. `default_retry`: see `ProcessPool`.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Executor:
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
+        port: LinkPort,
         process_count: int = 0,
         note_children: Callable[[tuple[Child, ...]], None] = lambda _: None,
         default_retry: StoredRetry | None = None,
@@ -55,8 +59,9 @@ class Executor:
         settler = self._make_settler(
             clock=clock, entropy=entropy, result_bytes_max=result_bytes_max
         )
-        self.runs = Runs(deliver=deliver, clock=clock, settler=settler)
-        self.loops = LoopedPlace(self.runs, clock)
+        self.runs = Runs(deliver=deliver, clock=clock, settler=settler, port=port)
+        self.deadlines = Deadlines(self.runs)
+        self.loops = LoopedPlace(self.runs)
         self.processes = ProcessPool(
             process_count,
             self.runs,
@@ -103,14 +108,17 @@ class Executor:
         for job in jobs:
             kind = self.kind_of(job.task)
             by_kind[kind].append(Run(job, self._places[kind]))
+        now_ms = self._clock.monotonic_ms()
         for kind, runs in by_kind.items():
             self.runs.add(runs)
+            self.deadlines.begin(runs, now_ms)
             self._places[kind].put(runs)
 
     def cancel(self, serial: int, fence: int, reason: str, *, is_for_good: bool = False) -> None:
         """Ask an attempt to stop: a coroutine gets `CancelledError`, a thread has to look.
 
-        If it does, the ticket is given back, to run again; cancelled, when it was `is_for_good`.
+        If it does, the ticket is given back, to run again. `is_for_good`, which the core thread
+        says: the ticket is cancelled then, also when nothing is heard for `STOP_GRACE_MS`.
         """
         run = self.runs.find(serial, fence)
         if run is None:
@@ -121,19 +129,24 @@ class Executor:
         if run.attempt is not None:
             run.attempt.request_cancel(reason, is_for_good=is_for_good)
         run.place.interrupt(run)
+        if is_for_good:
+            self.deadlines.asked_to_stop(run, self._clock.monotonic_ms())
+
+    def look(self, mono_ms: int) -> None:
+        """Give up what has run out of time: the core thread's, before it hears of outcomes."""
+        self.deadlines.look(mono_ms)
+
+    def wait_ms(self, mono_ms: int) -> int | None:
+        """How long until something may run out of time; None: nothing will."""
+        return self.deadlines.wait_ms(mono_ms)
 
     def running(self) -> list[tuple[int, int, bool]]:
         """Every attempt that has no outcome yet: serial, fence, whether its handler has begun."""
         return [(*run.key, run.has_begun) for run in self.runs.all()]
 
     def zombies(self) -> list[tuple[int, int]]:
-        """Serial and fence of the attempts that run on past their timeout."""
-        now_ms = self._clock.monotonic_ms()
-        return [
-            run.key
-            for run in self.runs.all()
-            if run.has_begun and run.deadline_ms is not None and now_ms >= run.deadline_ms
-        ]
+        """Serial and fence of the attempts that were given up and whose handlers run on."""
+        return [run.key for run in self.runs.zombies()]
 
     def is_loop_closed(self) -> bool:
         """Whether the caller's loop was closed without `loop_lost` being called since."""

@@ -201,6 +201,7 @@ class Host:
         """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
         self.steps += 1
         self._read_clocks()
+        self.attempts.look_at_time(self.mono_ms)
         self._take_posted()
         self.take_outcomes()
         self._take_asks()
@@ -312,6 +313,9 @@ class Host:
         start_ms = self.attempts.wait_ms(self.now_ms, self.mono_ms)
         if start_ms is not None:
             wait_ms = min(wait_ms, start_ms)
+        look_ms = self.attempts.look_wait_ms(self.mono_ms)
+        if look_ms is not None:
+            wait_ms = min(wait_ms, look_ms)
         for shard in self.shards:
             if not shard.is_open:
                 continue
@@ -336,7 +340,7 @@ class Host:
 
     def shard_recovered(self, shard: ShardHost) -> None:
         self.feed.look_again()
-        self.attempts.give_back_unbegun(shard)
+        self.attempts.shard_recovered(shard)
         self.hand_over(shard)
 
     def hand_over(self, shard: ShardHost | None = None) -> None:

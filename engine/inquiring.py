@@ -13,6 +13,7 @@ import msgspec
 from parkade import grouped
 from parkade.asks import (
     AwaitEnd,
+    BookmarkOf,
     GroupEnds,
     GroupsOf,
     Inquiry,
@@ -23,7 +24,7 @@ from parkade.asks import (
     ShardPage,
 )
 from parkade.limits import FIND_SCAN_MAX, FIND_SLICE
-from parkade.reading import DamagedTicket, GroupTickets, Heads, History, Read, StoreReader
+from parkade.reading import Body, DamagedTicket, GroupTickets, Heads, History, Read, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded, Need
 from parkade.shard.history import attempts_of
@@ -68,6 +69,8 @@ def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) 
     if isinstance(asked, Rehearse):
         verdict = core.decide(asked.command, settled_ms, settled_ms, loaded)
         return verdict.answers if verdict.need is None else verdict.need
+    if isinstance(asked, BookmarkOf):
+        return _bookmark(core, asked.serial)
     assert isinstance(asked, Look | AwaitEnd)
     ticket = _ticket(core, asked.serial, loaded)
     if ticket is None or isinstance(ticket, Need):
@@ -123,6 +126,18 @@ def _seen(core: Shard, seen: Ticket, read: Read) -> Any:
     if isinstance(body, Unread):
         body = None if parked is None else parked.body
     return Seen(seen, body)
+
+
+def _bookmark(core: Shard, serial: int) -> "bytes | FromStore | None":
+    saved = core.bookmark(serial)
+    if not isinstance(saved, Unread):
+        return saved
+
+    def finish(core: Shard, got: Body) -> Any:
+        newer = core.bookmark(serial)
+        return got.body if isinstance(newer, Unread) else newer
+
+    return FromStore(lambda reader: reader.bookmark(serial), finish)
 
 
 def _with_history(ticket: Ticket) -> FromStore:

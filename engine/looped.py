@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from contextvars import copy_context
 from typing import Any
 
-from parkade.clock import Clock
 from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
 from parkade.telling import tell
 
 __all__ = ["LoopedPlace"]
 
-TIMER_MS_MAX = 60_000  # a timer is set anew at least so often, and asks the clock each time
 _log = logging.getLogger("parkade.engine")
 
 
@@ -33,20 +31,20 @@ class _Side:
 class _Stay:
     """A run on a loop: `Run.state`."""
 
-    __slots__ = ("future", "side", "timer")
+    __slots__ = ("future", "side")
 
     def __init__(self, side: _Side) -> None:
         self.side = side
         self.future: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class LoopedPlace:
     """Runs coroutines as tasks of a loop."""
 
-    def __init__(self, runs: Runs, clock: Clock) -> None:
+    can_stop = True
+
+    def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._clock = clock
         self._attached: _Side | None = None
         self._own: _Side | None = None
 
@@ -78,6 +76,10 @@ class LoopedPlace:
         if stay is not None:
             with contextlib.suppress(RuntimeError):  # closed: `give_up_loop` ends the attempt
                 stay.side.loop.call_soon_threadsafe(self._cancel, run)
+
+    def is_alive(self, run: Run) -> bool:
+        stay: _Stay | None = run.state
+        return stay is None or not stay.side.loop.is_closed()
 
     def close(self) -> None:
         own, self._own = self._own, None
@@ -145,8 +147,6 @@ class LoopedPlace:
             self._finish(side, run, prepared)
             return
         args, kwargs = prepared
-        if run.timeout_ms is not None:
-            self._set_timer(side, run)
         try:
             value: Any = await run.job.task.handler.fn(*args, **kwargs)
         except GeneratorExit:
@@ -162,16 +162,6 @@ class LoopedPlace:
         else:
             self._finish(side, run, self._runs.ended(run, value, None))
 
-    def _set_timer(self, side: _Side, run: Run) -> None:
-        assert run.deadline_ms is not None
-        stay: _Stay = run.state
-        left_ms = run.deadline_ms - self._clock.monotonic_ms()
-        if left_ms > 0:
-            delay_s = min(left_ms, TIMER_MS_MAX) / 1_000
-            stay.timer = side.loop.call_later(delay_s, self._set_timer, side, run)
-        elif stay.future is not None:
-            stay.future.cancel()
-
     def _cancel(self, run: Run) -> None:
         """A task that has not begun sees the flag: cancelled now, it would not run at all, and
         nobody would hear of it."""
@@ -180,8 +170,6 @@ class LoopedPlace:
 
     def _finish(self, side: _Side, run: Run, outcome: Outcome) -> None:
         """Outcomes of one iteration leave together."""
-        if run.state.timer is not None:
-            run.state.timer.cancel()
         if not self._runs.finish(run, outcome) or side.is_flush_due:
             return
         try:

@@ -12,6 +12,7 @@ from parkade.events import Note
 from parkade.shard import states
 from parkade.shard.ticket import Ticket
 from parkade.store.record import (
+    Bookmarked,
     Buried,
     Cancelled,
     Completed,
@@ -78,6 +79,8 @@ def note_records(
         elif kind is Delivered:
             if record.draft is not None:  # type: ignore[attr-defined]
                 _note_submitted(record.draft, notes)  # type: ignore[attr-defined]
+        elif kind is Bookmarked and record.progress is None:  # type: ignore[attr-defined]
+            continue
         else:
             noter = _NOTERS.get(kind)
             ticket = tickets.get(record.serial) if noter is not None else None  # type: ignore[attr-defined]
@@ -126,6 +129,10 @@ def _short(error: ErrorText | None) -> tuple[str | None, str | None]:
 
 
 _NOTERS: Final[Mapping[type[Record], Callable[[Any, Ticket], tuple[int, Any]]]] = {
+    Bookmarked: lambda record, _: (
+        events.PROGRESS,
+        (record.progress.done, record.progress.total, record.progress.message[:TEXT_CHARS_MAX]),
+    ),
     Completed: lambda _, ticket: (events.DONE, ticket.attempts),
     Retried: _retried,
     Released: _released,

@@ -11,7 +11,18 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Never, NoReturn, NotRequired, TypedDict, Union, cast, get_args, get_origin
+from typing import (
+    Any,
+    Never,
+    NoReturn,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
@@ -20,7 +31,17 @@ from parkade.handlers import Handler
 from parkade.outcome import Outcome
 from parkade.wording import bytes_text, closest
 
-__all__ = ["PAYLOAD_BYTES_MAX", "PayloadCodec", "ResultCodec", "check_size", "decode_untyped"]
+__all__ = [
+    "PAYLOAD_BYTES_MAX",
+    "PayloadCodec",
+    "ResultCodec",
+    "check_size",
+    "decode_checkpoint",
+    "decode_untyped",
+    "encode_checkpoint",
+]
+
+T = TypeVar("T")
 
 PAYLOAD_BYTES_MAX = 1_000_000
 _ADVICE = "Pass an id, or a Struct/dataclass of plain fields"
@@ -216,6 +237,25 @@ class ResultCodec:
             where = f" {path}" if path else ""
             text = f"result{where} does not fit its return annotation: {problem}"
             raise PayloadError(self._task, text) from error
+
+
+def encode_checkpoint(task: str, value: Any) -> bytes:
+    """Raises `PayloadError` for what cannot be stored."""
+    try:
+        return _encode(value)
+    except Exception as error:
+        raise unstorable(task, {"checkpoint": value}, error) from error
+
+
+def decode_checkpoint(task: str, saved: bytes, wanted: type[T]) -> T:
+    """Raises `PayloadError` where it does not fit the type."""
+    try:
+        return msgspec.msgpack.decode(saved, type=wanted, dec_hook=_decode_foreign)
+    except Exception as error:
+        problem, path = said(error)
+        where = f" {path}" if path else ""
+        name = getattr(wanted, "__qualname__", str(wanted))
+        raise PayloadError(task, f"checkpoint{where} does not fit {name}: {problem}") from error
 
 
 def check_size(task: str, encoded: bytes, bytes_max: int, *, what: str = "payload") -> None:

@@ -97,6 +97,12 @@ class ProcessPool:
 
     # ------------------------------------------------------------------------- from any thread
 
+    can_stop = True
+
+    def is_alive(self, run: Run) -> bool:
+        """The pool itself sees to it that the run of a process that dies has an outcome."""
+        return True
+
     def put(self, runs: Sequence[Run]) -> None:
         """Have them made: whatever goes wrong is an outcome."""
         try:
@@ -105,9 +111,10 @@ class ProcessPool:
             self._runs.refuse(runs, error)
 
     def interrupt(self, run: Run) -> None:
-        """Its attempt is to stop. If the ticket is cancelled and it does not, its process ends."""
+        """Its attempt is to stop. If it was given up, or the ticket is cancelled, and it does not,
+        its process ends."""
         reason = run.cancel_reason or ""
-        stop = Stop(*run.key, reason, run.is_for_good)
+        stop = Stop(*run.key, reason, run.is_for_good or run.is_given_up)
         self._request(lambda: self._stop(stop))
 
     def close(self, *, grace_ms: int | None = None) -> None:

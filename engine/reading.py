@@ -186,6 +186,14 @@ class StoreReader:
             entries = [(Place(*unpack_place(key)[1]), _decode_draft(row)) for key, row in rows]
             return OutboxRead(snapshot.commit, entries, len(rows) < limit)
 
+    def bookmark(self, serial: int) -> Body:
+        """What an attempt of it saved for the next one."""
+        with self.store.snapshot() as snapshot:
+            try:
+                return Body(snapshot.commit, snapshot.bookmark(serial))
+            except RowDamaged as damage:
+                raise DamagedTicket(serial) from damage
+
     def ended(
         self, state: int, digest: bytes, before_ms: int, limit: int, after: EndedAt | None
     ) -> Ended:

@@ -1,8 +1,10 @@
 """Attempts from their start to their one outcome, wherever they are made.
 
-A place (threads, an event loop, processes) makes runs: it claims each before its handler begins and
-finishes it with an outcome. Whoever takes a run out of the table owns its outcome, so there is one,
-whatever a handler, its thread or its loop does. What an ending means is told in `parkade.settling`.
+A place (threads, an event loop, processes) makes runs: it claims each before its handler begins,
+and finishes it with an outcome. Whoever takes a run out of the table owns its outcome, so there is
+one, whatever a handler, its thread or its loop does. A run that was given up while its handler goes
+on is a zombie: it has had its outcome, and what it has in hand is free when its place finishes it.
+What an ending means is told in `parkade.settling`.
 """
 
 import contextlib
@@ -20,6 +22,8 @@ from parkade.attempt import RUNNING, Attempt
 from parkade.clock import Clock
 from parkade.family import Family
 from parkade.job import Job
+from parkade.links import LinkPort, RunLink
+from parkade.outliving import OUTLIVING
 from parkade.settling import Settler, is_stated
 from parkade.shard.commands import Outcome
 from parkade.telling import tell
@@ -30,7 +34,11 @@ _log = logging.getLogger("parkade.engine")
 
 
 class Place(Protocol):
-    """Where runs are made. None of its methods waits for a handler, or raises."""
+    """Where runs are made. None of its methods waits for a handler, or raises. `can_stop`: what
+    `interrupt` does ends a handler that does not resist."""
+
+    @property
+    def can_stop(self) -> bool: ...
 
     def put(self, runs: "Sequence[Run]") -> None:
         """Make them: whatever goes wrong is an outcome."""
@@ -38,6 +46,10 @@ class Place(Protocol):
 
     def interrupt(self, run: "Run") -> None:
         """Its attempt was asked to stop, and sees that: do what else can be done to stop it."""
+        ...
+
+    def is_alive(self, run: "Run") -> bool:
+        """Whether its handler has not begun, or may still end by itself."""
         ...
 
     def close(self) -> None:
@@ -55,11 +67,16 @@ class Run:
         "family",
         "has_begun",
         "is_for_good",
+        "is_given_up",
+        "is_interrupted",
         "job",
         "key",
+        "lease_ms",
+        "lease_until_ms",
         "place",
         "started_ms",
         "state",
+        "stop_until_ms",
         "timeout_ms",
     )
 
@@ -72,10 +89,24 @@ class Run:
         self.cancel_reason: str | None = None
         self.is_for_good = False
         self.has_begun = False
+        self.is_given_up = False  # whatever its handler does, it has had its outcome
+        self.is_interrupted = False  # its timeout is over, and its place was told
+        self.lease_ms = 0
+        self.lease_until_ms: int | None = None  # None: the lease is renewed by the engine
+        self.stop_until_ms: int | None = None  # asked to stop for good: when the grace is over
         self.started_ms = 0  # on the monotonic clock, like the deadline
         self.timeout_ms: int | None = None
         self.deadline_ms: int | None = None
         self.state: Any = None  # its place's own
+
+    def is_lapsed(self, now_ms: int) -> bool:
+        """Whether its lease is over."""
+        return self.lease_until_ms is not None and now_ms >= self.lease_until_ms
+
+    def renew(self, now_ms: int) -> None:
+        """Its handler is alive. A lease that is over stays so, and none becomes shorter."""
+        if self.lease_until_ms is not None and now_ms < self.lease_until_ms:
+            self.lease_until_ms = max(self.lease_until_ms, now_ms + self.lease_ms)
 
 
 class Runs:
@@ -83,14 +114,22 @@ class Runs:
     thread, with all that is there."""
 
     def __init__(
-        self, *, deliver: Callable[[list[Outcome]], None], clock: Clock, settler: Settler
+        self,
+        *,
+        deliver: Callable[[list[Outcome]], None],
+        clock: Clock,
+        settler: Settler,
+        port: LinkPort,
     ) -> None:
         self.deliver = deliver
+        self.salt = b""  # of the directory; with one, handlers that outlive `close` are noted
+        self.port = port
         self.settler = settler
         self.is_closed = False
         self.family_of: Callable[[Job], Family] | None = None
         self._clock = clock
         self._table: dict[tuple[int, int], Run] = {}
+        self._zombies: dict[tuple[int, int], Run] = {}
         self._lock = threading.Lock()
         self._outcomes: deque[Outcome] = deque()
         self._handing_over = threading.Lock()
@@ -111,9 +150,42 @@ class Runs:
         with self._lock:
             return list(self._table.values())
 
+    @property
+    def count(self) -> int:
+        """How many have no outcome yet."""
+        return len(self._table)
+
+    def zombies(self) -> list[Run]:
+        """Every run that was given up and whose handler has not ended."""
+        with self._lock:
+            return list(self._zombies.values())
+
+    def give_up(self, run: Run, settle: Callable[[], Outcome]) -> None:
+        """Ends a run from outside, as `settle` says, whatever its handler does from now on."""
+        with self._lock:
+            if self.is_closed or self._table.get(run.key) is not run:
+                return
+            del self._table[run.key]
+            run.is_given_up = True
+            if run.has_begun:
+                self._zombies[run.key] = run
+        try:
+            outcome = settle()
+        except BaseException as error:
+            outcome = self.settler.untold(run.job, error)
+        if run.has_begun:
+            outcome = msgspec.structs.replace(outcome, lives_on=True)
+        self._outcomes.append(outcome)
+        if run.attempt is not None:
+            run.attempt.request_cancel("it was given up: another attempt may run")
+        run.place.interrupt(run)
+
     def close(self) -> None:
         """Nothing begins any more, and no outcome is wanted."""
         with self._lock:
+            if not self.is_closed and self.salt:
+                left = [run for run in self._table.values() if run.has_begun]
+                OUTLIVING.leave(self.salt, left + list(self._zombies.values()))
             self.is_closed = True
 
     # -------------------------------------------------------------------------- for the places
@@ -150,9 +222,14 @@ class Runs:
 
     def finish(self, run: Run, outcome: Outcome) -> bool:
         """Takes the run out, and lays its outcome ready for `hand_over`; False: nobody wants it
-        any more."""
+        any more. Also of a zombie, whose end is told though its outcome counts for nothing."""
         with self._lock:
-            if self.is_closed or self._table.pop(run.key, None) is not run:
+            if self.is_closed:
+                OUTLIVING.end(self.salt, run)
+                return False
+            if self._table.get(run.key) is run:
+                del self._table[run.key]
+            elif self._zombies.pop(run.key, None) is not run:
                 return False
         self._outcomes.append(outcome)
         return True
@@ -232,13 +309,19 @@ class Runs:
             last_error=job.last_error(),
             deadline_ms=run.deadline_ms,
             family=run.family,
+            link=RunLink(run, self._clock, self.port, self.settler.result_bytes_max),
         )
 
     def _outcome_of(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
         attempt = run.attempt
         assert attempt is not None, run.key
         children = None if run.family is None else run.family.end()
-        ran_ms = self._clock.monotonic_ms() - run.started_ms
+        now_ms = self._clock.monotonic_ms()
+        ran_ms = now_ms - run.started_ms
+        if run.is_given_up:
+            return self.settler.too_late(run.job, error, ran_ms)
+        if run.is_lapsed(now_ms):
+            return self.settler.lapsed(run.job, run.lease_ms, has_begun=True)
         if run.timeout_ms is not None and ran_ms >= run.timeout_ms:
             return self.settler.overran(run.job, run.timeout_ms, ran_ms, error)
         if error is not None:

@@ -22,6 +22,7 @@ from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
 from parkade.drive import Drive
 from parkade.errors import EngineClosed
+from parkade.executor import Executor
 from parkade.family import Family
 from parkade.guards import Guards
 from parkade.host import Host
@@ -30,9 +31,12 @@ from parkade.io import ShardIO, Writer
 from parkade.job import Job
 from parkade.keeping import Keeping
 from parkade.levers import Levers
+from parkade.link_port import EnginePort
 from parkade.opening import Identity, OpenShard, open_shard
+from parkade.outliving import OUTLIVING
 from parkade.placing import Placing
 from parkade.policies import RetryPolicy
+from parkade.progress import ProgressBoard
 from parkade.routing import Routing
 from parkade.serials import Serials
 from parkade.shard.ticket import Ticket, format_id
@@ -236,16 +240,9 @@ class Runtime:
         start = SettledMs(max(settled)) if settled else None
         self.settled_clock = SettledClock(start, now, mono)
         self.host = Host(self.clock, self.settled_clock, self, options.keeping(self.tasks))
-        self.executor = self.drive.make_executor(
-            thread_count=options.threads,
-            deliver=self.host.deliver,
-            clock=self.clock,
-            entropy=self.entropy,
-            result_bytes_max=options.max_payload,
-            process_count=options.processes,
-            note_children=self.directory.lock.set_children,
-            default_retry=options.default_retry.numbers(),
-        )
+        self.progress = ProgressBoard(self.shard_count)
+        self._port = EnginePort(self.progress, self.shard_count)
+        self.executor = self._make_executor()
         make_io = self.drive.make_io
         self._make_births()
         self._house_io = make_io("parkade-house", self.host.post)
@@ -276,6 +273,7 @@ class Runtime:
         for shard in self.shards:
             shard.explain = self.host.explain
             shard.kin = self.routing
+            shard.stop_attempt, shard.progress = self.attempts.cancel, self.progress
         if options.max_ready is not None:
             waits = options.when_full == "wait" and self.drive.has_threads
             self.host.inbox.valve = Valve(options.max_ready, waits=waits)
@@ -287,7 +285,22 @@ class Runtime:
                 failure = shard_error(self.directory.path, shard.number, error)
                 tell(_storage_log, logging.CRITICAL, "%s", failure)
                 shard.refuse(error)
-        self.asker = Asker(self.host.inbox, self.drive)
+        self.asker = self._port.asker = Asker(self.host.inbox, self.drive)
+
+    def _make_executor(self) -> Executor:
+        executor = self.drive.make_executor(
+            thread_count=self.options.threads,
+            deliver=self.host.deliver,
+            clock=self.clock,
+            entropy=self.entropy,
+            result_bytes_max=self.options.max_payload,
+            port=self._port,
+            process_count=self.options.processes,
+            note_children=self.directory.lock.set_children,
+            default_retry=self.options.default_retry.numbers(),
+        )
+        executor.runs.salt = self.directory.manifest.salt
+        return executor
 
     def _make_births(self) -> None:
         """What gives serials and parts to new tickets, and makes those of routes."""
@@ -312,8 +325,13 @@ class Runtime:
         shards = self.host.open_shards()
         self.lost_at_open = sum(len(shard.core.running) for shard in shards)
         self.host.hand_over()
+        self.attempts.outlived |= OUTLIVING.watch(self.directory.manifest.salt, self._outlived)
         self.attempts.settle_lost(shards, self._begin_admission)
         self.drive.start(self)
+
+    def _outlived(self, serial: int) -> None:
+        """A handler that an engine before this one left behind has ended."""
+        self.host.post(self.attempts.outlived_ended, serial)
 
     @property
     def workers(self) -> "Sequence[ShardIO | Writer]":
@@ -508,6 +526,7 @@ class Runtime:
         if self._is_closed:
             return is_clean
         self._is_closed = True
+        OUTLIVING.ignore(self.directory.manifest.salt)
         self.levers.finish()
         try:
             for shard in self.shards:

@@ -5,6 +5,7 @@ code. What becomes of the ticket is decided by its shard; whether an attempt is 
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -83,7 +84,7 @@ class Settler:
     ) -> None:
         self._clock = clock
         self._entropy = entropy
-        self._result_bytes_max = result_bytes_max
+        self.result_bytes_max = result_bytes_max
         self._folding = _Folding()
         # Whether an error counts against the target; the engine's breakers say.
         self.trips: Callable[[Job, BaseException], bool] = _never
@@ -91,7 +92,7 @@ class Settler:
     def returned(self, job: "Job", attempt: Attempt, value: Any, ran_ms: int) -> Outcome:
         """The handler returned `value`."""
         try:
-            result = job.task.encode_result(value, bytes_max=self._result_bytes_max)
+            result = job.task.encode_result(value, bytes_max=self.result_bytes_max)
         except BaseException as error:
             outcome = self._unkept(job, value, error)
         else:
@@ -121,6 +122,37 @@ class Settler:
             trace = after.traceback
         text_of = ErrorText("TimeoutError", text, trace)
         return self._unknown(job, "timeout", text_of, ran_ms, strikes=True)
+
+    def lapsed(self, job: "Job", lease_ms: int, *, has_begun: bool) -> Outcome:
+        """Its lease is over, and nobody renewed it."""
+        span = span_text(lease_ms)
+        if not has_begun:
+            return self.given_back(job, f"it did not begin within its lease of {span}")
+        text = ErrorText("AttemptLost", f"no heartbeat for {span}")
+        wait_ms = self._safe_wait_ms(job)
+        outcome = self._transient(job, text, wait_ms, kind="lease", strikes=True)
+        after = ""
+        if outcome.max_attempts is None or job.number < outcome.max_attempts:
+            after = f", attempt {job.number + 1} in {span_text(wait_ms)}"
+        lost = f"lost its lease (no heartbeat for {span}); its outcome will be refused{after}"
+        self._log_line(logging.WARNING, f"{_named(job)} {lost}", job, lease_ms)
+        return outcome
+
+    def silent(self, job: "Job", reason: str, grace_ms: int) -> Outcome:
+        """The ticket was cancelled, and its handler neither ended nor was heard of in time."""
+        text = f"did not end within {span_text(grace_ms)} of being asked to stop"
+        outcome = self._outcome(job, "lease", error=ErrorText("AttemptLost", text), reason=reason)
+        self.tell(job, outcome, grace_ms)
+        return outcome
+
+    def too_late(self, job: "Job", error: BaseException | None, ran_ms: int) -> Outcome:
+        """The handler ended after it was given up: nobody asks its policy what that means."""
+        kind, text = ("done", None) if error is None else ("transient", _described(error))
+        outcome = Outcome(job.serial, job.fence, kind, error=text)
+        level = logging.INFO if error is None else logging.DEBUG
+        line = f"{_named(job)} ended after it was given up; its outcome is refused"
+        self._log_line(level, line, job, ran_ms)
+        return outcome
 
     def lost(self, job: "Job", why: str) -> Outcome:
         """Nobody will hear of the attempt again, and it had begun."""
@@ -314,10 +346,15 @@ class Settler:
                 if told is None:
                     return
                 folded = told
-            _log.log(level, "%s", _line(job, outcome, folded), extra=_fields(job, ran_ms))
+            self._log_line(level, _line(job, outcome, folded), job, ran_ms)
         # A filter or a handler of the application: its failure is not the ticket's.
         except Exception:
             return
+
+    def _log_line(self, level: int, line: str, job: "Job", ran_ms: int) -> None:
+        # A filter or a handler of the application: its failure is not the ticket's.
+        with contextlib.suppress(Exception):
+            _log.log(level, "%s", line, extra=_fields(job, ran_ms))
 
 
 def _reason_of(verdict: Verdict | Cancelled) -> str:
@@ -419,7 +456,7 @@ class _Folding:
 
 def _line(job: "Job", outcome: Outcome, folded: int) -> str:
     words = _WORDS.get(outcome.kind, outcome.kind)
-    line = f"{job.task.name} {job.ticket_id} attempt {job.number} {words}"
+    line = f"{_named(job)} {words}"
     if outcome.error is not None:
         line = f"{line}: {outcome.error.type}: {outcome.error.message}"
     elif outcome.reason:
@@ -427,6 +464,10 @@ def _line(job: "Job", outcome: Outcome, folded: int) -> str:
     if outcome.wait_ms:
         line = f"{line}; next in {span_text(outcome.wait_ms)} if one is left"
     return f"{line} ({folded} more like it before)" if folded else line
+
+
+def _named(job: "Job") -> str:
+    return f"{job.task.name} {job.ticket_id} attempt {job.number}"
 
 
 def _fields(job: "Job", ran_ms: int) -> dict[str, object]:

@@ -20,22 +20,29 @@ from parkade.host_port import HostPort
 from parkade.io import ShardIO, Writer
 from parkade.noting import Notebook
 from parkade.opening import OpenShard
+from parkade.progress import ProgressBoard
 from parkade.read_ahead import ReadAhead
 from parkade.reading import Read
 from parkade.retention import Retention
+from parkade.room import BOUNDED, Room
 from parkade.shard.births import Kin, births_bytes
-from parkade.shard.commands import CancelMany, Deliver, Loaded, Need, Submit, Verdict
+from parkade.shard.commands import (
+    Command,
+    Deliver,
+    Loaded,
+    Need,
+    Submit,
+    Verdict,
+)
 from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
-from parkade.store.record import Record
+from parkade.store.record import CancelRequested, Record
 
 __all__ = ["ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
 NEVER_MS = 1 << 62
-# What may come in any number: it waits at the dirty bound, and a full disk refuses it.
-BOUNDED = (Submit, CancelMany)
 
 
 class ShardHost:
@@ -57,6 +64,9 @@ class ShardHost:
         # Answers why a ticket is not running: what holds it is known outside of its shard.
         self.explain: Callable[[ShardHost, Ask, Ticket], None] | None = None
         self.kin: Kin | None = None  # who hears of the ends of its tickets
+        # Hears that a running attempt is to stop, by serial, fence and reason.
+        self.stop_attempt: Callable[[int, int, str], None] | None = None
+        self.progress: ProgressBoard | None = None
         self.recoveries = self.checkpoints = self.callbacks_failed = 0
         self.notes = Notebook()
         self._failed_at_ms: int | None = None
@@ -75,11 +85,9 @@ class ShardHost:
         self.outputs: deque[tuple[int, Ask, Any]] = deque()
         self.records: list[Record] = []
         self.records_bytes = 0
-        self.frame_in_flight = self.spare_in_flight = False
-        self.has_room = self.is_full = False
-        self._wanted_bytes = 0
+        self.frame_in_flight = False
+        self.room = Room(self)
         self._is_waiting = False
-        self._spare_retry_ms = self.host.mono_ms
         self.uncovered_since_ms: int | None = None
         self.waiting: list[tuple[Ask, Need]] = []
         self.loading: list[tuple[Ask, Need]] | None = None
@@ -149,7 +157,7 @@ class ShardHost:
             self.recover()
 
     def _work(self) -> None:
-        self._look_for_room()
+        self.room.look()
         self.read_ahead.fire()
         self._decide_some()
         if self.status != OPEN:
@@ -162,38 +170,9 @@ class ShardHost:
         self.hand_frame()
         self._cover_when_idle()
 
-    def _look_for_room(self) -> None:
-        """Room first: a turn is decided only when segment and spare take the largest one."""
-        wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
-        self.has_room = self.journal.has_room(wanted_bytes)
-        if self.has_room:
-            self.is_full = False
-        else:
-            self._prepare_spare()
-        self.core.has_room = not self.is_full
-
-    def _takes(self, ask: Ask) -> bool:
-        """Whether the frame that is being gathered has room for what the ask may write.
-
-        Without a spare, what ends things may use what is left; a submit is then refused.
-        """
-        gathered = self.records_bytes
-        if gathered and gathered + ask.size > limits.TURN_BYTES_MAX:
-            return False
-        need_bytes = gathered + ask.size + limits.FRAME_MARGIN_BYTES
-        if self.has_room and ask.size <= limits.TURN_BYTES_MAX:
-            return True
-        if self.journal.has_room(need_bytes):
-            self._wanted_bytes = 0
-            return True
-        if type(ask.asked) not in (*BOUNDED, Deliver) and self.journal.fits(need_bytes):
-            return True
-        self._wanted_bytes = need_bytes
-        return type(ask.asked) in BOUNDED and self.is_full
-
     @property
     def takes_starts(self) -> bool:
-        return self.status == OPEN and self.has_room
+        return self.status == OPEN and self.room.is_there
 
     @property
     def has_more(self) -> bool:
@@ -268,7 +247,7 @@ class ShardHost:
             (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, takes_new),
         ):  # fmt: skip
             for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX)):
-                if not is_taken or not self._takes(queue[0]):
+                if not is_taken or not self.room.takes(queue[0]):
                     self._is_waiting = True
                     break
                 self.decide(queue.popleft())
@@ -298,12 +277,14 @@ class ShardHost:
             # Known only now: it is decided anew where there is room for it.
             ask.size += births - ask.births_bytes
             ask.births_bytes = births
-            if not self._takes(ask):
+            if not self.room.takes(ask):
                 self.asks.appendleft(ask)
                 return
         host.decided(ask)
         self._apply(verdict, loaded, ask.size)
         if self.status == OPEN:
+            if self.stop_attempt is not None and type(asked) is not Submit:
+                self._stop_attempts(self.stop_attempt, asked, verdict)
             self.hold(ask, verdict.answers)
             self.asks.extendleft(reversed(self.arrivals.release(ask)))
         else:
@@ -317,6 +298,8 @@ class ShardHost:
         try:
             if loaded is not None:
                 self.core.adopt(loaded)
+            if self.progress is not None:
+                records = self._with_progress(self.progress, records)
             apply = self.core.apply
             for record in records:
                 apply(record)
@@ -328,6 +311,29 @@ class ShardHost:
         self.records_bytes += size + 64 * len(records)
         if self.awaiting:
             self._answering.tell_awaiting(records)
+
+    def _with_progress(self, board: ProgressBoard, records: list[Record]) -> list[Record]:
+        """The records, after those of the progress that goes along with them."""
+        host, lead = self.host, list[Record]()
+        for note in board.take(self.number, records, host.mono_ms):
+            if note.progress is not None:
+                self.records_bytes += 4 * len(note.progress.message)
+            lead += self.core.decide(note, host.now_ms, host.settled_ms).records
+        return lead + records
+
+    def _stop_attempts(
+        self, stop: Callable[[int, int, str], None], asked: Command, verdict: Verdict
+    ) -> None:
+        """Attempts hear that they are to stop once that is durable, like any answer."""
+        requests = [record for record in verdict.records if type(record) is CancelRequested]
+        if not requests:
+            return
+
+        def told(_: Any, error: BaseException | None) -> None:
+            for request in requests if error is None else ():
+                stop(request.serial, request.fence, request.reason)
+
+        self.hold(Ask(asked, then=told), None)
 
     def hold(self, ask: Ask, value: Any) -> None:
         """Keeps an answer until all that it may depend on is durable."""
@@ -376,22 +382,6 @@ class ShardHost:
         while outputs and outputs[0][0] <= lsn:
             _, ask, value = outputs.popleft()
             self._release(ask, value)
-
-    def _prepare_spare(self) -> None:
-        """Off the turn: only this may meet a full disk."""
-        host = self.host
-        if self.spare_in_flight or self.status != OPEN or host.mono_ms < self._spare_retry_ms:
-            return
-        self.spare_in_flight = True
-        self.io.call(self.journal.prepare_spare, self._spare_prepared)
-
-    def _spare_prepared(self, _: None, error: Exception | None) -> None:
-        self.spare_in_flight = False
-        if isinstance(error, NoRoom) or is_out_of_handles(error):
-            self.is_full = isinstance(error, NoRoom)
-            self._spare_retry_ms = self.host.mono_ms + limits.CHECKPOINT_RETRY_MS
-        elif error is not None:
-            self.poison(error)
 
     def _cover_when_idle(self) -> None:
         since = self.uncovered_since_ms

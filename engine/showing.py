@@ -8,7 +8,8 @@ from parkade.errors import DeadReason
 from parkade.shard.history import AttemptRow
 from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED, PENDING, RUNNING
 from parkade.shard.ticket import Ticket
-from parkade.views import AttemptInfo, AttemptOutcome, State, TicketInfo
+from parkade.store.record import ProgressNote
+from parkade.views import AttemptInfo, AttemptOutcome, Progress, State, TicketInfo
 
 __all__ = ["ENDED_NAMES", "STATE_NUMBERS", "attempt_info", "state_name", "ticket_info"]
 
@@ -54,7 +55,7 @@ def ticket_info(
         due_at=datetime_of(ticket.due_ms),
         started_at=datetime_of(ticket.started_ms) if ticket.started_ms else None,
         finished_at=datetime_of(ticket.finished_ms) if ticket.finished_ms else None,
-        progress=None,
+        progress=progress_of(ticket.progress),
         dead_reason=cast("DeadReason", ticket.why) if ticket.state == DEAD else None,
         error=None if error is None else f"{error.type}: {error.message}",
         unique=None if ticket.unique is None else ticket.unique.name,
@@ -66,6 +67,12 @@ def ticket_info(
         maybe_applied=ticket.maybe_applied,
         as_of=datetime_of(now_ms),
     )
+
+
+def progress_of(note: ProgressNote | None) -> Progress | None:
+    if note is None:
+        return None
+    return Progress(note.done, note.total, note.message, datetime_of(note.at_ms))
 
 
 def attempt_info(row: AttemptRow) -> AttemptInfo:

@@ -218,6 +218,11 @@ class Task(Generic[P, R]):
         return self.definition.settings.timeout_ms
 
     @property
+    def lease_ms(self) -> int | None:
+        """How long an attempt may be silent; None: the engine renews its lease by itself."""
+        return self.definition.settings.lease_ms
+
+    @property
     def max_snoozes(self) -> int:
         """How often a ticket may snooze."""
         return self.definition.settings.max_snoozes
@@ -469,7 +474,6 @@ class Tasks:
         definition = Definition(self.prefix + name, handler, settings)
         kind = AsyncTask[..., Any] if handler.is_async else SyncTask[..., Any]
         _check_where(call, handler, settings.where)
-        _check_supported(call, settings, given)
         task: Task[..., Any] = kind(definition, self)
         if settings.where == "process":
             check_reachable(handler)
@@ -518,17 +522,6 @@ def _check_where(call: str, handler: Handler, where: str) -> None:
     if not handler.is_async and where == "loop":
         advice = "use an async def: a plain function would block the loop"
         raise ConfigError.option(call, "where", where, advice)
-
-
-def _check_supported(call: str, settings: TaskSettings, given: Mapping[str, Any]) -> None:
-    """What a later version brings is refused, not silently without effect."""
-    asked = {
-        "lease": settings.lease_ms is not None,
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
-            advice = "this version does not have it yet; leave it out"
-            raise ConfigError.option(call, name, given[name], advice)
 
 
 _registries: "weakref.WeakSet[Tasks]" = weakref.WeakSet()

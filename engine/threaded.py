@@ -1,5 +1,6 @@
 """Attempts of plain functions, each on a thread of a pool."""
 
+import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import TypeAlias
@@ -26,8 +27,14 @@ class ThreadedPlace:
     def put(self, runs: Sequence[Run]) -> None:
         self._pool.put(runs)
 
+    can_stop = False
+
     def interrupt(self, run: Run) -> None:
         """Nothing stops a thread: its handler has to look."""
+
+    def is_alive(self, run: Run) -> bool:
+        thread: threading.Thread | None = run.state
+        return thread is None or thread.is_alive()
 
     def close(self) -> None:
         """A handler that does not end keeps its daemon thread."""
@@ -35,6 +42,7 @@ class ThreadedPlace:
 
     def _attend(self, run: Run) -> None:
         """One attempt, start to end, on a thread of the pool."""
+        run.state = threading.current_thread()
         if not self._runs.claim(run):
             return
         outcome = copy_context().run(self._call, run)

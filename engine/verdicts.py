@@ -24,6 +24,7 @@ __all__ = [
     "Snooze",
     "Unsafe",
     "Verdict",
+    "cut_text",
     "describe",
     "reason_text",
 ]
@@ -160,15 +161,15 @@ def describe(error: BaseException) -> ErrorText:
     and the record of it.
     """
     return ErrorText(
-        type=_cut(type_name(type(error)), TYPE_NAME_BYTES_MAX),
-        message=_cut(_message(error), MESSAGE_BYTES_MAX),
-        traceback=_cut(_traceback(error), TRACEBACK_BYTES_MAX, head=_TRACEBACK_HEAD_BYTES),
+        type=cut_text(type_name(type(error)), TYPE_NAME_BYTES_MAX),
+        message=cut_text(_message(error), MESSAGE_BYTES_MAX),
+        traceback=cut_text(_traceback(error), TRACEBACK_BYTES_MAX, head=_TRACEBACK_HEAD_BYTES),
     )
 
 
 def reason_text(reason: str) -> str:
     """A reason as it is stored: valid UTF-8 of at most 1 KiB."""
-    return _cut(reason, REASON_BYTES_MAX)
+    return cut_text(reason, REASON_BYTES_MAX)
 
 
 def type_name(cls: type) -> str:
@@ -197,7 +198,7 @@ def _traceback(error: BaseException) -> str:
         return f"<the traceback cannot be shown: {type_name(type(second))}>"
 
 
-def _cut(text: str, bytes_max: int, *, head: int | None = None) -> str:
+def cut_text(text: str, bytes_max: int, *, head: int | None = None) -> str:
     """At most `bytes_max` bytes of UTF-8: the first `head`, and the last of the rest."""
     # By way of the class: a text may be of a subclass, with methods of its own.
     text = str.__str__(text)

@@ -53,7 +53,7 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
     if ticket.state != PENDING or ticket.due_ms > now_ms:
         return Facts(ticket, now_ms)
     runs_nothing = attempts.runs_nothing
-    if not runs_nothing and shard.is_full:
+    if not runs_nothing and shard.room.is_full:
         runs_nothing = "no space is left on the disk to note its start"
     admission = attempts.admission
     held = [
@@ -65,6 +65,8 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
         )
         for hold in admission.holds(shard.number, ticket, now_ms, mono_ms)
     ]
+    if attempts.is_outlived(ticket.serial):
+        held.insert(0, Told(Hold("attempt", "")))
     return Facts(
         ticket,
         now_ms,
@@ -209,6 +211,8 @@ def _words(told: Told, now_ms: int, salt: int) -> str:
             return "its task runs in a process, and this engine has none: Engine(processes=...)"
         case "place":
             return f"all {told.text} {_PLACES.get(hold.name, hold.name)} are in use"
+        case "attempt":
+            return "an older attempt still running in a thread that cannot be stopped"
         case "suspect":
             return (
                 "it ran when the process died, and another such ticket runs now; "

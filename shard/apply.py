@@ -37,6 +37,7 @@ from parkade.shard.unique import (
     unique_name_of,
 )
 from parkade.store.record import (
+    Bookmarked,
     Buried,
     Cancelled,
     CancelRequested,
@@ -108,6 +109,7 @@ class Applying:
             Snoozed: self._snoozed,
             Released: self._released,
             Buried: self._buried,
+            Bookmarked: self._bookmarked,
             CancelRequested: self._cancel_requested,
             Cancelled: self._cancelled,
             Expired: self._expired,
@@ -205,6 +207,7 @@ class Applying:
         ticket.first_due_ms = record.due_ms
         if record.payload is not None:
             self.memory.set_body(ticket.serial, record.payload)
+            self._drop_bookmark(ticket)  # it was a place in other work
         claim, name = ticket.unique, unique_name_of(ticket)
         if claim is not None and name is not None and claim.mode != DURATION:
             row = UniqueRow(ticket.serial, ticket.part, HELD, claim.mode, claim.keep_ms)
@@ -265,6 +268,15 @@ class Applying:
         ticket = self._turn(record, record.fence)
         if ticket is not None:
             ticket.cancel_reason = record.reason
+
+    def _bookmarked(self, record: Bookmarked) -> None:
+        ticket = self._turn(record, record.fence)
+        if ticket is not None:
+            if record.value is not None:
+                ticket.has_bookmark = True
+                self.memory.set_bookmark(ticket.serial, record.value)
+            if record.progress is not None:
+                ticket.progress = record.progress
 
     # ------------------------------------------------------------------ ends
 
@@ -400,6 +412,10 @@ class Applying:
     def _end(self, ticket: Ticket, ended_ms: int) -> None:
         """The ticket has its end, in the state it is in now."""
         ticket.finished_ms = ended_ms
+        if ticket.state != DEAD:
+            self._drop_bookmark(ticket)
+        if ticket.state == DONE:
+            ticket.progress = None
         if ticket.options is not None:
             self.placement.expiries.disarm(ticket.serial)
         name = unique_name_of(ticket) if ticket.unique is not None else None
@@ -417,6 +433,11 @@ class Applying:
         if ticket.aliases is not None and (after is None or after.until_ms != HELD):
             self._end_aliases(ticket, after)
             ticket.aliases = None
+
+    def _drop_bookmark(self, ticket: Ticket) -> None:
+        if ticket.has_bookmark:
+            ticket.has_bookmark = False
+            self.memory.set_bookmark(ticket.serial, None)
 
     def _give_up_name(self, ticket: Ticket) -> None:
         """Free a ticket's dedupe key, if it is still its own."""

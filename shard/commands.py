@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from parkade.shard.ticket import StoredAt, Ticket
-from parkade.store.record import ErrorText, Record, Submitted
+from parkade.store.record import ErrorText, ProgressNote, Record, Submitted
 
 if TYPE_CHECKING:
     from parkade.shard.outbox import Place
@@ -18,6 +18,7 @@ __all__ = [
     "CONFLICT_REPLACE",
     "CONFLICT_RETURN",
     "Answer",
+    "Bookmark",
     "Cancel",
     "CancelMany",
     "Command",
@@ -120,6 +121,7 @@ class StartItem(_Plain, frozen=True):
     max_attempts: int | None = None
     max_elapsed_ms: int | None = None
     on_crash: int = 0
+    is_outlived: bool = False  # an older attempt still runs: it may end, and not start
 
 
 class Start(Command, frozen=True):
@@ -153,10 +155,20 @@ class Outcome(_Plain, frozen=True):
     reason: str = ""
     born: list[Submitted] | None = None
     strikes: bool = False  # a breaker counts it as a failure of the target
+    lives_on: bool = False  # its handler still runs: what it has in hand is not free yet
 
 
 class Settle(Command, frozen=True):
     outcomes: list[Outcome]
+
+
+class Bookmark(Command, frozen=True):
+    """A running attempt saves a value for the next one, or tells how far it is; None: as it was."""
+
+    serial: int
+    fence: int
+    value: bytes | None = None
+    progress: ProgressNote | None = None
 
 
 class LostItem(_Plain, frozen=True):
@@ -218,7 +230,8 @@ class Need(_Plain, frozen=True):
 
 class Refusal(_Plain, frozen=True):
     """Why not. `code`: full, unknown, duplicate, too_late, not_pending, not_dead, ambiguous,
-    refused (stale fence), not_due, expired, late, exhausted, key_busy, suspect (another one runs),
+    refused (stale fence), not_due, expired, late, exhausted, outlived (an older attempt still
+    runs), key_busy, suspect (another one runs),
     clock (expired or late by the wall clock only), gone, not_ended, other (task or
     state), kept (it ended later)."""
 

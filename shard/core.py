@@ -16,6 +16,7 @@ from parkade.shard.apply import Applying
 from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import (
+    Bookmark,
     Cancel,
     CancelMany,
     Command,
@@ -150,6 +151,13 @@ class Shard(Applying):
     def body(self, serial: int) -> bytes | Unread | None:
         """Payload, or result of a ticket that is done; None when there is none; or UNREAD."""
         return self.memory.body(serial)
+
+    def bookmark(self, serial: int) -> bytes | Unread | None:
+        """What an attempt of a ticket in memory saved; None when nothing is; or UNREAD."""
+        ticket = self.memory.hot.get(serial)
+        if ticket is None or not ticket.has_bookmark:
+            return None
+        return self.memory.bookmark(serial)
 
     def payload(self, serial: int) -> bytes | None:
         """The payload of a ticket to be started, if memory has it."""
@@ -286,6 +294,9 @@ _Decider = Callable[[Shard, View, Any, int, int], Verdict]
 _DECIDERS: dict[type[Command], _Decider] = {
     Submit: lambda core, view, command, now_ms, settled_ms: decide.decide_submit(
         view, command, now_ms, settled_ms, core.has_room
+    ),
+    Bookmark: lambda core, view, command, now_ms, _: decide.decide_bookmark(
+        view, command, now_ms, core.has_room
     ),
     Cancel: lambda core, view, command, now_ms, _: decide.decide_cancel(view, command, now_ms),
     CancelMany: lambda core, view, command, now_ms, _: decide.decide_cancel_many(

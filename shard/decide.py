@@ -10,6 +10,7 @@ from parkade.shard.commands import (
     CONFLICT_ERROR,
     CONFLICT_RETURN,
     Answer,
+    Bookmark,
     Cancel,
     CancelMany,
     Drop,
@@ -29,6 +30,7 @@ from parkade.shard.ticket import Ticket
 from parkade.shard.unique import is_taken, unique_name_of
 from parkade.shard.view import View
 from parkade.store.record import (
+    Bookmarked,
     Cancelled,
     CancelRequested,
     Dropped,
@@ -42,6 +44,7 @@ from parkade.store.record import (
 )
 
 __all__ = [
+    "decide_bookmark",
     "decide_cancel",
     "decide_cancel_many",
     "decide_drop",
@@ -136,6 +139,20 @@ def _cancel(view: View, serial: int, ticket: Ticket | None, reason: str, now_ms:
             view.answers.append(answer)
     else:
         view.refuse("too_late", serial)
+
+
+def decide_bookmark(view: View, command: Bookmark, now_ms: int, has_room: bool) -> Verdict:
+    """Only the attempt that runs may: what was given up must not overwrite what came after it."""
+    serial, fence = command.serial, command.fence
+    ticket = view.memory.hot.get(serial)  # a running ticket is in memory
+    if ticket is None or ticket.state != RUNNING or ticket.fence != fence:
+        view.refuse("refused", serial)
+    elif not has_room:
+        view.refuse("full", serial)
+    else:
+        record = Bookmarked(serial, fence, now_ms, command.value, command.progress)
+        view.accept(record, Answer("saved", serial, ticket.part, fence))
+    return view.verdict()
 
 
 def decide_reschedule(view: View, command: Reschedule, now_ms: int) -> Verdict:

@@ -27,6 +27,7 @@ class Generation:
     tickets     serial -> its version; None: delete head, body, history and entry
     gone        serial -> the last version of a ticket that is None in `tickets`
     bodies      serial -> payload, or result of a ticket that is done; None: delete
+    bookmarks   serial -> what an attempt saved; None: delete
     uniques     name -> row; None: delete
     history     (serial, fence) -> row
     moves       serial -> move; never of a ticket in `tickets`
@@ -38,6 +39,7 @@ class Generation:
 
     __slots__ = (
         "bodies",
+        "bookmarks",
         "gone",
         "handed",
         "history",
@@ -53,6 +55,7 @@ class Generation:
         self.tickets: dict[int, Ticket | None] = {}
         self.gone: dict[int, Ticket] = {}
         self.bodies: dict[int, bytes | None] = {}
+        self.bookmarks: dict[int, bytes | None] = {}
         self.uniques: dict[bytes, UniqueRow | None] = {}
         self.history: dict[tuple[int, int], AttemptRow] = {}
         self.moves: dict[int, LaneMove] = {}
@@ -66,7 +69,7 @@ class Generation:
         """Whether a checkpoint of it would write nothing but its LSN."""
         return not (
             self.tickets or self.uniques or self.history or self.moves or self.bodies
-            or self.outbox or self.handed
+            or self.bookmarks or self.outbox or self.handed
         )  # fmt: skip
 
     def hand(self, receiver: int, place: "Place") -> None:
@@ -94,10 +97,12 @@ class Generation:
         both.tickets = self.tickets | newer.tickets
         both.gone = self.gone | newer.gone
         both.bodies = self.bodies | newer.bodies
+        both.bookmarks = self.bookmarks | newer.bookmarks
         both.uniques = self.uniques | newer.uniques
         both.history = self.history | newer.history
         for serial, ticket in newer.gone.items():
             both.bodies.pop(serial, None)
+            both.bookmarks.pop(serial, None)
             both.forget_history(serial, ticket.fence)
         both.moves = {s: move for s, move in self.moves.items() if s not in newer.tickets}
         both.moves |= newer.moves

@@ -113,6 +113,13 @@ class Memory:
                 return None
         return self.payloads.get(serial, UNREAD)
 
+    def bookmark(self, serial: int) -> bytes | Unread | None:
+        """What an attempt of a ticket that has a bookmark saved; or UNREAD."""
+        for generation in (self.dirty, self.flight):
+            if generation is not None and serial in generation.bookmarks:
+                return generation.bookmarks[serial]
+        return UNREAD
+
     # ------------------------------------------------------------------ changing
 
     def own(self, ticket: Ticket) -> Ticket:
@@ -147,6 +154,7 @@ class Memory:
         self._release_name(ticket)
         dirty.moves.pop(serial, None)
         dirty.bodies.pop(serial, None)
+        dirty.bookmarks.pop(serial, None)
         dirty.forget_history(serial, ticket.fence)
         if self.is_in_store(serial):
             dirty.tickets[serial] = None
@@ -172,6 +180,17 @@ class Memory:
             dirty.bodies[serial] = None
         else:
             dirty.bodies.pop(serial, None)
+
+    def set_bookmark(self, serial: int, value: bytes | None) -> None:
+        """Replace what an attempt saved; None deletes it."""
+        dirty = self.dirty
+        if value is not None:
+            dirty.size_bytes += len(value) - len(dirty.bookmarks.get(serial) or b"")
+            dirty.bookmarks[serial] = value
+        elif self.is_in_store(serial):
+            dirty.bookmarks[serial] = None
+        else:
+            dirty.bookmarks.pop(serial, None)
 
     def set_row(self, name: bytes, row: UniqueRow | None) -> None:
         """Write or delete a unique row."""

@@ -103,7 +103,7 @@ def _why_not(view: View, item: StartItem, ticket: Ticket, times: Times) -> str |
         return "not_due"
     if ticket.options is None and item.max_elapsed_ms is None:
         if not is_exhausted(ticket, item.max_attempts):
-            return None
+            return "outlived" if item.is_outlived else None
         view.records.append(_bury_pending(ticket, times, "exhausted"))
         return "exhausted"
     expiry_ms = expiry_of(ticket)
@@ -118,7 +118,9 @@ def _why_not(view: View, item: StartItem, ticket: Ticket, times: Times) -> str |
         return "exhausted"
     if expiry_ms is not None and expiry_ms <= times.now_ms:
         return "clock"
-    return "clock" if is_late(ticket, item.max_elapsed_ms, times.now_ms) else None
+    if is_late(ticket, item.max_elapsed_ms, times.now_ms):
+        return "clock"
+    return "outlived" if item.is_outlived else None
 
 
 def _bury_pending(ticket: Ticket, times: Times, why: str) -> Buried:

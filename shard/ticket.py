@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from parkade.store.record import ErrorText, Options, UniqueClaim
+from parkade.store.record import ErrorText, Options, ProgressNote, UniqueClaim
 
 __all__ = [
     "SERIAL_MAX",
@@ -67,6 +67,8 @@ class Ticket(msgspec.Struct, array_like=True, gc=False):
     cancel_reason: str | None = None  # asked of the running attempt
     group: bytes | None = None  # of a dead ticket: those that died alike (`shard/grouping.py`)
     aliases: list[int] | None = None  # ids of children that its unique kept from being made
+    progress: ProgressNote | None = None  # the last that an attempt told
+    has_bookmark: bool = False  # there is a row with what an attempt saved
 
     @property
     def target(self) -> str | None:

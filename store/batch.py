@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from parkade.store.meta import Memo
 
-__all__ = ["Batch", "Claim", "Commit", "pack_ended"]
+__all__ = ["BOOKMARK_FENCE", "Batch", "Claim", "Commit", "pack_ended"]
+
+BOOKMARK_FENCE = 0
 
 _ENDED = struct.Struct(">B8sQQ")
 
@@ -62,7 +64,9 @@ class Batch:
     # By serial. None deletes; a deleted head takes body and history with it.
     heads: dict[int, bytes | None] = field(default_factory=dict)
     bodies: dict[int, bytes | None] = field(default_factory=dict)  # a kind byte first
-    history: dict[tuple[int, int], bytes] = field(default_factory=dict)  # by (serial, fence)
+    # By (serial, fence); None deletes. Fences begin at 1: the row under BOOKMARK_FENCE is what an
+    # attempt saved.
+    history: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
 
     # A pending ticket that takes a position is in `agenda` or in `lane_rows`, one that gives its
     # position up is in `leaves`, with the NEGATIVE flag; in both when it moves.
@@ -85,7 +89,7 @@ class Batch:
         sealed = 0
         for rows in (self.heads, self.bodies):
             sealed += sum(map(len, filter(None, rows.values()))) + 24 * len(rows)
-        sealed += sum(map(len, self.history.values())) + 32 * len(self.history)
+        sealed += sum(len(row or b"") for row in self.history.values()) + 32 * len(self.history)
         sealed += sum(len(claim.row) + 56 for claim in self.uniques.values() if claim is not None)
         sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items())
         entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)

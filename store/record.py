@@ -29,6 +29,7 @@ __all__ = [
     "LimitSet",
     "Options",
     "Paused",
+    "ProgressNote",
     "Record",
     "RecordDamage",
     "Released",
@@ -88,6 +89,15 @@ class ErrorText(_Part, frozen=True):
     type: str
     message: str
     traceback: str = ""
+
+
+class ProgressNote(_Part, frozen=True):
+    """How far an attempt says it is; the message is bounded where it is told."""
+
+    done: float
+    total: float | None
+    message: str
+    at_ms: int
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -244,11 +254,13 @@ class Dropped(Record, frozen=True, tag=14):
 
 
 class Bookmarked(Record, frozen=True, tag=15):
+    """What an attempt keeps for the next one, or tells of how far it is; None: as it was."""
+
     serial: int
     fence: int
     at_ms: int
     value: bytes | None = None
-    progress: bytes | None = None
+    progress: ProgressNote | None = None
 
 
 class Late(Record, frozen=True, tag=16):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from lmdb import Transaction, _Database
 
+from parkade.store.batch import BOOKMARK_FENCE
 from parkade.store.ended import EndedReader
 from parkade.store.entry import Position
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
@@ -130,7 +131,8 @@ class Snapshot:
         return self._rows(self.tables.bodies, serials)
 
     def history(self, serial: int) -> list[tuple[int, bytes]]:
-        """(fence, row) of each attempt, oldest first. Raises `RowDamaged`."""
+        """(fence, row) of each attempt, oldest first. Raises `RowDamaged`, also for the row that
+        `bookmark` gives: it stands before them."""
         prefix = serial.to_bytes(8, "big")
         rows: list[tuple[int, bytes]] = []
         cursor = self.transaction.cursor(self.tables.history)
@@ -141,8 +143,21 @@ class Snapshot:
                 row = unseal(key, stored)
                 if row is None:
                     raise RowDamaged(self.path, "history", bytes(key), serial)
-                rows.append((int.from_bytes(key[8:], "big"), row))
+                fence = int.from_bytes(key[8:], "big")
+                if fence != BOOKMARK_FENCE:
+                    rows.append((fence, row))
         return rows
+
+    def bookmark(self, serial: int) -> bytes | None:
+        """What an attempt saved for the next one. Raises `RowDamaged`."""
+        key = serial.to_bytes(8, "big") + BOOKMARK_FENCE.to_bytes(8, "big")
+        stored = self.transaction.get(key, db=self.tables.history)
+        if stored is None:
+            return None
+        row = unseal(key, stored)
+        if row is None:
+            raise RowDamaged(self.path, "history", key, serial)
+        return row
 
     def unique(self, name: bytes) -> bytes | None:
         """The row of a 16-byte unique name, also when its time is over. Raises `RowDamaged`."""

@@ -133,11 +133,7 @@ def _write_tickets(transaction: "Transaction[memoryview]", tables: Tables, batch
     gone = sorted(serial for serial, head in batch.heads.items() if head is None)
     written = _put_rows(transaction, tables.heads, batch.heads)
     written += _put_rows(transaction, tables.bodies, batch.bodies)
-    if batch.history:
-        names = sorted(batch.history)
-        keys = [_STAMP.pack(serial, fence) for serial, fence in names]
-        rows = seal_all(keys, [batch.history[name] for name in names])
-        written += _put_sorted(transaction, tables.history, keys, rows)
+    written += _write_history(transaction, tables.history, batch)
     if gone:
         keys = pack_serials(gone)
         _delete_keys(transaction, tables.heads, keys)
@@ -146,6 +142,15 @@ def _write_tickets(transaction: "Transaction[memoryview]", tables: Tables, batch
     bare = [serial for serial, body in batch.bodies.items() if body is None]
     _delete_keys(transaction, tables.bodies, pack_serials(sorted(bare)))
     return written
+
+
+def _write_history(transaction: "Transaction[memoryview]", table: _Database, batch: Batch) -> int:
+    kept = sorted((name, row) for name, row in batch.history.items() if row is not None)
+    keys = [_STAMP.pack(*name) for name, _ in kept]
+    rows = seal_all(keys, [row for _, row in kept])
+    gone = sorted(name for name, row in batch.history.items() if row is None)
+    _delete_keys(transaction, table, [_STAMP.pack(*name) for name in gone])
+    return _put_sorted(transaction, table, keys, rows)
 
 
 def _put_rows(

@@ -9,17 +9,42 @@ from parkade.attempt import RUNNING, Attempt
 from parkade.clock import Clock
 from parkade.durations import Duration, at_ms, parse_duration_ms
 from parkade.errors import ConfigError
+from parkade.links import progress_note
+from parkade.payload import PAYLOAD_BYTES_MAX, check_size, encode_checkpoint
 from parkade.testing.clock import ManualClock
 from parkade.views import AttemptInfo
 
 __all__ = ["fake_attempt"]
 
+
 FIELDS = (
-    "cancelled", "clock", "fence", "key", "last_error", "max_attempts", "number", "scheduled_for",
-    "tags", "target", "task", "ticket_id", "timeout",
+    "cancelled", "checkpoint", "clock", "fence", "key", "last_error", "max_attempts", "number",
+    "scheduled_for", "tags", "target", "task", "ticket_id", "timeout",
 )  # fmt: skip
 TICKET_ID = "0fake" + "0" * 19
 TASK = "fake"
+
+
+class _FakeLink:
+    """Keeps what is saved, and nothing of the rest."""
+
+    attempt: Attempt
+
+    def __init__(self, saved: bytes | None) -> None:
+        self._saved = saved
+
+    def heartbeat(self, note: str) -> None:
+        """Nobody listens."""
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        progress_note(done, total, message, 0)
+
+    def load_checkpoint(self) -> bytes | None:
+        return self._saved
+
+    def save_checkpoint(self, value: bytes) -> None:
+        check_size(self.attempt.task, value, PAYLOAD_BYTES_MAX, what="checkpoint")
+        self._saved = value
 
 
 @contextmanager
@@ -28,7 +53,8 @@ def fake_attempt(**fields: Any) -> Generator[Attempt, None, None]:
 
     Fields are those of `Attempt`: number, max_attempts, fence, key, target, tags, task, ticket_id,
     last_error, scheduled_for; besides, `timeout` is what is left of it, by `clock` (a `ManualClock`
-    unless given), and `cancelled` is True or the reason. Raises `ConfigError` for other names.
+    unless given), `cancelled` is True or the reason, and `checkpoint` is what an attempt before has
+    saved; what this one saves is what its `checkpoint` gives. Raises `ConfigError` for other names.
     """
     for name in fields:
         if name not in FIELDS:
@@ -55,6 +81,7 @@ def _make(
     scheduled_for: datetime | None = None,
     timeout: Duration | None = None,
     cancelled: bool | str = False,
+    checkpoint: Any = None,
     clock: Clock | None = None,
 ) -> Attempt:
     clock = ManualClock() if clock is None else clock
@@ -65,7 +92,8 @@ def _make(
     if timeout is not None:
         timeout_ms = parse_duration_ms(timeout, what="fake_attempt(timeout)")
         deadline_ms = clock.monotonic_ms() + timeout_ms
-    attempt = Attempt(
+    link = _FakeLink(None if checkpoint is None else encode_checkpoint(task, checkpoint))
+    attempt = link.attempt = Attempt(
         ticket_id,
         task,
         clock=clock,
@@ -78,6 +106,7 @@ def _make(
         tags=tags,
         last_error=last_error,
         deadline_ms=deadline_ms,
+        link=link,
     )
     if cancelled:
         reason = cancelled if isinstance(cancelled, str) else "cancelled"

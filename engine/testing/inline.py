@@ -14,6 +14,7 @@ from parkade.attempt import Attempt
 from parkade.clock import Clock
 from parkade.executor import Executor, PlaceKind
 from parkade.job import Job
+from parkade.links import LinkPort
 from parkade.runs import Run
 from parkade.settling import Settler
 from parkade.shard.commands import Outcome
@@ -62,6 +63,7 @@ class InlineExecutor(Executor):
         clock: Clock,
         entropy: Callable[[], int],
         result_bytes_max: int,
+        port: LinkPort,
     ) -> None:
         super().__init__(
             thread_count=1,
@@ -69,6 +71,7 @@ class InlineExecutor(Executor):
             clock=clock,
             entropy=entropy,
             result_bytes_max=result_bytes_max,
+            port=port,
         )
         self.raised: list[Raised] = []
         self.killed: Killed | None = None

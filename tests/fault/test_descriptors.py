@@ -67,7 +67,7 @@ def test_a_spare_that_finds_no_descriptor_is_made_when_there_is_one(
         )
         waiting.start()
         assert disk.met.acquire(timeout=PATIENCE_S)
-        when(engine, lambda runtime: not runtime.shards[0].spare_in_flight)
+        when(engine, lambda runtime: not runtime.shards[0].room.spare_in_flight)
         clock.advance(1_000)
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive()

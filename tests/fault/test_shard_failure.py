@@ -417,6 +417,6 @@ def test_a_full_disk_refuses_submits_lets_work_end_and_is_over_by_itself(
         assert statuses(engine) == ["open"]
         disk.is_full = False
         clock.advance(1_000)
-        when(engine, lambda runtime: not runtime.shards[0].is_full)
+        when(engine, lambda runtime: not runtime.shards[0].room.is_full)
         assert task.submit("again").result("20s") == 5
         assert recount(engine) == engine.stats().by_task

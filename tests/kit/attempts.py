@@ -8,6 +8,7 @@ from parkade.executor import Executor
 from parkade.job import Job
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
+from parkade.store.record import ProgressNote
 from parkade.tasks import Task, Tasks
 
 WAIT_S = 20.0  # never reached: only so that a broken test ends
@@ -32,6 +33,34 @@ class StillClock:
         raise AssertionError("an executor waits for nobody")
 
 
+class Port:
+    """The engine of the attempts: what they told, and what they saved last, by serial."""
+
+    def __init__(self) -> None:
+        self.told: list[ProgressNote] = []
+        self.saved: dict[int, bytes] = {}
+
+    def note(self, job: Job, progress: ProgressNote) -> None:
+        self.told.append(progress)
+
+    def load_bookmark(self, job: Job) -> bytes | None:
+        return self.saved.get(job.serial)
+
+    def save_bookmark(self, job: Job, value: bytes) -> None:
+        self.saved[job.serial] = value
+
+
+class Unlinked:
+    """The link of an attempt that has no engine: nothing is kept."""
+
+    def heartbeat(self, note: str) -> None: ...
+    def progress(self, done: float, total: float | None, message: str) -> None: ...
+    def load_checkpoint(self) -> bytes | None:
+        return None
+
+    def save_checkpoint(self, value: bytes) -> None: ...
+
+
 class AttemptRig:
     """An executor and what it delivered."""
 
@@ -40,6 +69,7 @@ class AttemptRig:
         self.tasks = Tasks()
         self.batches: list[list[Outcome]] = []
         self._arrived = threading.Condition()
+        self.port = Port()
         self._serials = iter(range(1, 1_000_000))
         self.executor = Executor(
             thread_count=thread_count,
@@ -47,6 +77,7 @@ class AttemptRig:
             clock=self.clock,
             entropy=lambda: 0,
             result_bytes_max=1_000,
+            port=self.port,
         )
 
     def deliver(self, outcomes: list[Outcome]) -> None:
@@ -82,6 +113,11 @@ class AttemptRig:
             assert self._arrived.wait_for(found, WAIT_S), "no outcome"
         [outcome] = found()
         return outcome
+
+    def pass_ms(self, ms: int) -> None:
+        """Time goes by, and the core thread looks at it."""
+        self.clock.ms += ms
+        self.executor.look(self.clock.ms)
 
     def await_count(self, count: int) -> list[Outcome]:
         with self._arrived:

@@ -139,7 +139,7 @@ class Port:
         return self._stepped.open_files()
 
     def shard_recovered(self, shard: ShardHost) -> None:
-        self._stepped.attempts.give_back_unbegun(shard)
+        self._stepped.attempts.shard_recovered(shard)
 
     def shard_failed(self, shard: ShardHost) -> None:
         self._stepped.attempts.shard_failed(shard)

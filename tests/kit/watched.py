@@ -147,6 +147,15 @@ class Handlers:
     def loop_lost(self) -> None:
         raise AssertionError("no loop was lost")
 
+    def look(self, mono_ms: int) -> None:
+        """No attempt runs out of time."""
+
+    def wait_ms(self, mono_ms: int) -> int | None:
+        return None
+
+    def cancel(self, serial: int, fence: int, reason: str, *, is_for_good: bool = False) -> None:
+        """Whether it stops is the test's choice."""
+
     def start(self, jobs: Sequence[Any]) -> None:
         for job in jobs:
             entry = self.witness.model.tickets[job.serial]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.attempts import StillClock
+from kit.attempts import StillClock, Unlinked
 from parkade.attempt import RUNNING, Attempt, current_attempt
 from parkade.errors import ConfigError, NoAttempt
 from parkade.verdicts import Cancelled
@@ -21,7 +21,7 @@ def clock() -> StillClock:
 
 
 def make(clock: StillClock, **fields: Any) -> Attempt:
-    return Attempt(ID, "billing.charge", clock=clock, **fields)
+    return Attempt(ID, "billing.charge", clock=clock, link=Unlinked(), **fields)
 
 
 def test_the_last_attempt_knows_that_it_is(clock: StillClock) -> None:

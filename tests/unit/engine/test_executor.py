@@ -531,7 +531,7 @@ async def stuck_too() -> None:
             pass
 
 executor = Executor(thread_count=2, deliver=print, clock=SystemClock(), entropy=lambda: 0,
-                    result_bytes_max=10)
+                    result_bytes_max=10, port=None)
 for serial, task in enumerate((stuck, stuck_too)):
     head = Ticket(serial, 0, task.name, 1, 0, 0, 0)
     executor.start([Job(serial, 0, 1, 1, task, task.call().payload, head, "id")])

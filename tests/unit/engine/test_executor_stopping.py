@@ -1,6 +1,7 @@
 """When attempts are to stop: cancelled, timed out, or their loop closes under them."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 
 from kit.attempts import WAIT_S, AttemptRig, released
 from parkade.attempt import Attempt
+from parkade.deadlines import STOP_GRACE_MS
 from parkade.store.record import ErrorText, Options
 from parkade.verdicts import Fail
 
@@ -206,24 +208,21 @@ def test_a_task_that_a_stranger_cancels_before_it_begins_is_given_back(
 
 
 def test_a_coroutine_is_cancelled_at_its_timeout_by_the_engines_clock(rig: AttemptRig) -> None:
-    """The timer of the loop only says when to look."""
-
-    @rig.tasks.task(timeout="1ms", retry=["7s"])
+    @rig.tasks.task(timeout="2s", retry=["7s"])
     async def hang() -> None:
-        rig.clock.on_ask = count
+        begun.set()
         await asyncio.Event().wait()
 
-    asked: list[int] = []
-
-    def count() -> None:
-        asked.append(rig.clock.ms)
-        if len(asked) == 5:
-            rig.clock.ms += 1
-
-    outcome = rig.run(hang)
-    assert (outcome.kind, outcome.wait_ms) == ("timeout", 7_000)
-    assert outcome.error == ErrorText("TimeoutError", "ran for 1 ms, the timeout is 1 ms")
-    assert asked[:5] == [1_000] * 5
+    begun = threading.Event()
+    job = rig.start(hang)
+    released(begun)
+    rig.pass_ms(1_999)
+    assert rig.executor.wait_ms(rig.clock.ms) == 1
+    assert rig.outcomes == []
+    rig.pass_ms(1)
+    outcome = rig.outcome(job)
+    assert (outcome.kind, outcome.wait_ms, outcome.lives_on) == ("timeout", 7_000, False)
+    assert outcome.error == ErrorText("TimeoutError", "ran for 2 s, the timeout is 2 s")
 
 
 def test_the_timeout_of_the_ticket_goes_before_the_tasks(rig: AttemptRig) -> None:
@@ -257,34 +256,61 @@ def test_a_function_that_took_too_long_has_timed_out_however_it_ends(
     assert outcome.error.message.startswith("ran for 2 s, the timeout is 2 s")
 
 
-def test_an_attempt_past_its_timeout_is_a_zombie_until_it_ends(rig: AttemptRig) -> None:
-    @rig.tasks.task(timeout="2s")
-    def slow() -> None:
+def test_a_thread_past_its_timeout_has_its_outcome_at_once_and_is_a_zombie_until_it_ends(
+    rig: AttemptRig,
+) -> None:
+    @rig.tasks.task(timeout="2s", retry=["7s"])
+    def slow(attempt: Attempt) -> str:
         begun.set()
         released(gate)
+        seen.append((attempt.cancelled, attempt.cancel_reason))
+        return "done after all"
 
     begun, gate = threading.Event(), threading.Event()
+    seen: list[object] = []
     job = rig.start(slow)
     released(begun)
+    rig.pass_ms(1_999)
+    assert rig.outcomes == []
     assert rig.executor.zombies() == []
-    rig.clock.ms += 2_000
+    rig.pass_ms(1)
+    [outcome] = rig.outcomes
+    assert (outcome.kind, outcome.wait_ms, outcome.lives_on) == ("timeout", 7_000, True)
     assert rig.executor.zombies() == [(job.serial, 1)]
+    assert rig.executor.running() == []
     gate.set()
-    assert rig.outcome(job).kind == "timeout"
+    late = rig.await_count(2)[1]
+    assert (late.serial, late.fence, late.kind, late.lives_on) == (job.serial, 1, "done", False)
     assert rig.executor.zombies() == []
+    assert seen == [(True, "it was given up: another attempt may run")]
 
 
-def test_a_coroutine_that_will_not_be_cancelled_has_timed_out_when_it_ends(rig: AttemptRig) -> None:
-    @rig.tasks.task(timeout="1ms")
+def test_a_coroutine_that_will_not_be_cancelled_is_given_up_after_a_grace(rig: AttemptRig) -> None:
+    @rig.tasks.task(timeout="2s")
     async def stubborn() -> str:
-        rig.clock.ms += 1
-        try:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)
+        told.set()
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
         return "here I am"
 
-    assert rig.run(stubborn).kind == "timeout"
+    begun, told, gate = threading.Event(), threading.Event(), threading.Event()
+    job = rig.start(stubborn)
+    released(begun)
+    rig.pass_ms(2_000)
+    released(told)
+    rig.pass_ms(STOP_GRACE_MS - 1)
+    assert rig.outcomes == []
+    rig.pass_ms(1)
+    [outcome] = rig.outcomes
+    assert (outcome.kind, outcome.lives_on) == ("timeout", True)
+    assert rig.executor.zombies() == [(job.serial, 1)]
+    gate.set()
+    rig.await_count(2)
+    assert rig.executor.zombies() == []
 
 
 def test_the_timeouts_of_asyncio_work_inside_a_handler(rig: AttemptRig) -> None:

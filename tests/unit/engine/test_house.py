@@ -91,7 +91,7 @@ def test_a_lease_is_renewed_in_the_background_and_again_after_a_failure(tmp_path
         later = task.options(delay="3d")
         house = runtime_of(engine).house
         first = house.state.lease_until
-        when(engine, lambda runtime: all(shard.has_room for shard in runtime.shards))
+        when(engine, lambda runtime: all(shard.room.is_there for shard in runtime.shards))
         disk.is_full = True
         disk.break_next("preallocate", "house")
         house.journal._spares._spares.clear()

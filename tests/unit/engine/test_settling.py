@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.attempts import DUE_MS, StillClock
+from kit.attempts import DUE_MS, StillClock, Unlinked
 from parkade.attempt import Attempt
 from parkade.job import Job
 from parkade.policies import Backoff, RetryPolicy
@@ -49,7 +49,9 @@ class Bench:
         return Job(9, 2, 4, number, task, b"", ticket, ID)
 
     def attempt(self, job: Job) -> Attempt:
-        return Attempt(ID, "charge", clock=self.clock, number=job.number, fence=job.fence)
+        return Attempt(
+            ID, "charge", clock=self.clock, number=job.number, fence=job.fence, link=Unlinked()
+        )
 
     def raised(
         self,

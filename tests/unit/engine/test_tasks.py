@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from kit.attempts import Unlinked
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import SystemClock
 from parkade.errors import ConfigError, EngineClosed, NoAttempt, PayloadError, UnknownTask
 from parkade.policies import DEFAULT_POLICY, RetryPolicy
 from parkade.store.record import Options
 from parkade.tasks import AsyncTask, Call, SyncTask, Task, Tasks
-from parkade.wording import shown
 
 
 class Desk(Tasks):
@@ -71,7 +71,7 @@ def test_a_direct_call_gets_the_running_attempt_and_needs_one() -> None:
 
     with pytest.raises(NoAttempt):
         handler(5)
-    token = RUNNING.set(Attempt("id", "handler", clock=SystemClock(), number=3))
+    token = RUNNING.set(Attempt("id", "handler", clock=SystemClock(), number=3, link=Unlinked()))
     try:
         assert handler(5) == (3, 5)
     finally:
@@ -359,18 +359,3 @@ def test_plain_arguments_are_encoded_once_and_not_read_back(
     assert read == []
     total.call([1, 2])
     assert len(read) == 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"lease": "1m"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_what_this_version_does_not_have_is_refused_and_not_ignored(options: Any) -> None:
-    with pytest.raises(ConfigError, match="does not have it yet") as refused:
-        Tasks().task(**options)(double)
-    assert refused.value.code == "PK-107"
-    [(name, value)] = options.items()
-    assert f"@tasks.task({name}={shown(value)})" in str(refused.value)

@@ -1,0 +1,79 @@
+"""Room in a shard's journal: it must be there before anything is decided.
+
+A turn is decided only when the segment and a spare take the largest one. Spares are made off the
+turn, and only that may meet a full disk (docs/architecture.md, Journal, rule 4).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from parkade import limits
+from parkade.asks import Ask
+from parkade.shard.commands import Bookmark, CancelMany, Deliver, Submit
+from parkade.store.errors import NoRoom, is_out_of_handles
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["BOUNDED", "Room"]
+
+BOUNDED = (Submit, CancelMany, Bookmark)
+"""What may come in any number: it waits at the dirty bound, and a full disk refuses it."""
+
+
+class Room:
+    """Used by the core thread alone. `is_there`: for the largest turn; `is_full`: no spare can be
+    made, for want of space on the disk."""
+
+    def __init__(self, shard: "ShardHost") -> None:
+        self._shard = shard
+        self.is_there = self.is_full = False
+        self.spare_in_flight = False
+        self._wanted_bytes = 0
+        self._retry_ms = shard.host.mono_ms
+
+    def look(self) -> None:
+        """At the beginning of a turn."""
+        shard = self._shard
+        wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
+        self.is_there = shard.journal.has_room(wanted_bytes)
+        if self.is_there:
+            self.is_full = False
+        else:
+            self._prepare_spare()
+        shard.core.has_room = not self.is_full
+
+    def takes(self, ask: Ask) -> bool:
+        """Whether the frame that is being gathered has room for what the ask may write.
+
+        Without a spare, what ends things may use what is left; a submit is then refused.
+        """
+        journal, gathered = self._shard.journal, self._shard.records_bytes
+        if gathered and gathered + ask.size > limits.TURN_BYTES_MAX:
+            return False
+        need_bytes = gathered + ask.size + limits.FRAME_MARGIN_BYTES
+        if self.is_there and ask.size <= limits.TURN_BYTES_MAX:
+            return True
+        if journal.has_room(need_bytes):
+            self._wanted_bytes = 0
+            return True
+        kind = type(ask.asked)
+        if kind not in (*BOUNDED, Deliver) and journal.fits(need_bytes):
+            return True
+        self._wanted_bytes = need_bytes
+        return kind in BOUNDED and self.is_full
+
+    def _prepare_spare(self) -> None:
+        """Off the turn: only this may meet a full disk."""
+        shard = self._shard
+        if self.spare_in_flight or not shard.is_open or shard.host.mono_ms < self._retry_ms:
+            return
+        self.spare_in_flight = True
+        shard.io.call(shard.journal.prepare_spare, self._spare_prepared)
+
+    def _spare_prepared(self, _: Any, error: Exception | None) -> None:
+        self.spare_in_flight = False
+        if isinstance(error, NoRoom) or is_out_of_handles(error):
+            self.is_full = isinstance(error, NoRoom)
+            self._retry_ms = self._shard.host.mono_ms + limits.CHECKPOINT_RETRY_MS
+        elif error is not None and self._shard.room is self:
+            self._shard.poison(error)
