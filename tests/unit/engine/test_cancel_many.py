@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from kit.engines import Gate, checkpoint, hold_handlers, make, recount, runtime_of, walk
+from kit.engines import (
+    Gate,
+    checkpoint,
+    hold_handlers,
+    make,
+    recount,
+    rig,
+    runtime_of,
+    walk,
+    when,
+)
+from kit.faulty import FaultyDisk
 from parkade import (
     BlockingInEventLoop,
     ConfigError,
@@ -17,6 +28,7 @@ from parkade import (
     limits,
 )
 from parkade.shard.commands import CancelMany
+from parkade.testing import ManualClock
 from parkade.views import BulkResult
 
 
@@ -113,18 +125,25 @@ def test_more_than_a_command_may_write_is_dealt_in_several(tmp_path: Path) -> No
 
 
 def test_on_a_full_disk_nothing_is_cancelled_and_it_says_so(tmp_path: Path) -> None:
-    with make(tmp_path / "data", shards=1, run=False) as engine:
-        task = engine.task(name="note")(lambda n: n)
-        ticket = task.options(delay="1h").submit(1)
-        runtime = runtime_of(engine)
-        (shard,) = runtime.shards
-        runtime.host.call(lambda: setattr(shard, "_look_for_room", lambda: None))
-        runtime.host.call(lambda: setattr(shard.core, "has_room", False))
+    disk, clock = FaultyDisk(), ManualClock()
+    engine = make(tmp_path / "data", durability="process", clock=clock, shards=1, run=False)
+    with rig(engine, disk=disk):
+        task = engine.task(name="note")(lambda text: text)
+        sleeper = task.options(delay="1h")
+        kept = sleeper.submit("x")
+        disk.is_full = True
+        with pytest.raises(StorageFull):
+            for _ in range(40):
+                sleeper.submit("x" * 100_000)
         with pytest.raises(StorageFull):
             engine.cancel_many(task="note")
-        assert ticket.info().state == "scheduled"
-        runtime.host.call(lambda: delattr(shard, "_look_for_room"))
-        assert engine.cancel_many(task="note").changed == 1
+        assert kept.info().state == "scheduled"
+        assert kept.cancel() == "cancelled", "a single one has a reserve"
+        disk.is_full = False
+        clock.advance(1_000)
+        when(engine, lambda runtime: not runtime.shards[0].room.is_full)
+        left = engine.stats().scheduled
+        assert engine.cancel_many(task="note") == BulkResult(left, left, {})
 
 
 def test_it_waits_at_the_dirty_bound_like_a_submit(
