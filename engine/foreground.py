@@ -80,6 +80,7 @@ def _leave(number: int) -> None:
     name = signal.Signals(number).name
     line = f"parkade: {name} again, leaving at once. What ran is settled by the next open\n"
     with suppress(BaseException):
-        # Not through the buffer: the signal may have interrupted somebody who holds it.
-        sys.__stderr__.buffer.raw.write(line.encode())  # type: ignore[union-attr]
+        # Not through the buffer, if there is one: the signal may have interrupted its holder.
+        stream: Any = sys.__stderr__
+        getattr(stream.buffer, "raw", stream.buffer).write(line.encode())
     os._exit(128 + number)
