@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import logging
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,15 +63,15 @@ class Engine(Looking):
     """Owns a data directory.
 
     `shards` None: the directory's number, or 4 for a new one. `durability`: "disk" survives power
-    loss, "process" survives kill -9, "memory" survives nothing (tests). `threads` and
-    `async_limit`: how many plain and async handlers run at a time; `processes`: how many of those
-    with `where="process"`. `keep_done`: how long done, cancelled and expired tickets are kept,
-    `keep_done_max`: how many of them, `keep_dead`: how long dead ones; None: for ever, any number.
-    `index_tags`: names of tags by which tickets that are submitted from now on are found and
-    cancelled. `max_ready`: when so many tickets are ready, a submit of one that is due raises
-    `Backpressure`, or waits (`when_full="wait"`; never in a handler). `max_payload`: bytes of one
-    payload or result. `lock_wait`: how long to wait for a process that is leaving the directory.
-    `run=False` opens for submitting only.
+    loss, "process" survives kill -9, "memory" survives nothing: a temporary directory stands in for
+    `path`, which is not touched. `threads` and `async_limit`: how many plain and async handlers run
+    at a time; `processes`: how many of those with `where="process"`. `keep_done`: how long done,
+    cancelled and expired tickets are kept, `keep_done_max`: how many of them, `keep_dead`: how long
+    dead ones; None: for ever, any number. `index_tags`: names of tags by which tickets that are
+    submitted from now on are found and cancelled. `max_ready`: when so many tickets are ready, a
+    submit of one that is due raises `Backpressure`, or waits (`when_full="wait"`; never in a
+    handler). `max_payload`: bytes of one payload or result. `lock_wait`: how long to wait for a
+    process that is leaving the directory. `run=False` opens for submitting only.
 
     Raises `ConfigError` for options that cannot be right; opening raises `EngineInUse`,
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
@@ -129,6 +130,7 @@ class Engine(Looking):
         )
         self._desk: Desk | None = None
         self._submitting: Submitting | None = None
+        self._temporary_place: tempfile.TemporaryDirectory[str] | None = None
         self._changing = threading.Lock()
         self.engine = self
         self.default_policy = policy
@@ -191,35 +193,54 @@ class Engine(Looking):
             if self._desk is not None:
                 self._desk.check("engine.start")
                 return self
-            directory = own_directory(
-                self._options.disk,
-                self.path,
-                shards=self._shards,
-                clock=self.clock,
-                lock_wait_ms=self._lock_wait_ms,
-                entropy=self._options.entropy,
-            )
             try:
-                runtime = Runtime.open(directory, self._options, self, self.clock)
+                self._open(loop)
             except BaseException:
-                directory.release()
+                self._leave_place()
                 raise
-            try:
-                runtime.executor.attach_loop(loop)
-                runtime.callbacks.start(loop)
-                desk = Desk(runtime)
-                runtime.executor.runs.family_of = runtime.families(desk.child)
-                runtime.start()
-                self._submitting = Submitting(desk)
-                if runtime.drive.has_threads:
-                    desk.serve(control_handlers(self))
-                    remark_on_open(runtime, self)
-            except BaseException:
-                runtime.abandon()
-                raise
-            self._desk = desk
-            _open_engines.add(self)
             return self
+
+    def _open(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        directory = own_directory(
+            self._options.disk,
+            self._place(),
+            shards=self._shards,
+            clock=self.clock,
+            lock_wait_ms=self._lock_wait_ms,
+            entropy=self._options.entropy,
+        )
+        try:
+            runtime = Runtime.open(directory, self._options, self, self.clock)
+        except BaseException:
+            directory.release()
+            raise
+        try:
+            runtime.executor.attach_loop(loop)
+            runtime.callbacks.start(loop)
+            desk = Desk(runtime)
+            runtime.executor.runs.family_of = runtime.families(desk.child)
+            runtime.start()
+            self._submitting = Submitting(desk)
+            if runtime.drive.has_threads:
+                desk.serve(control_handlers(self))
+                remark_on_open(runtime, self)
+        except BaseException:
+            runtime.abandon()
+            raise
+        self._desk = desk
+        _open_engines.add(self)
+
+    def _place(self) -> str:
+        """The directory to open: a temporary one for what is to survive nothing."""
+        if not self._options.is_temporary:
+            return self.path
+        self._temporary_place = tempfile.TemporaryDirectory(prefix="parkade-")
+        return self._temporary_place.name
+
+    def _leave_place(self) -> None:
+        if self._temporary_place is not None:
+            self._temporary_place.cleanup()
+            self._temporary_place = None
 
     def _stop(self, drain: Duration, cancel: Duration) -> StopReport:
         drain_ms = parse_duration_ms(drain, what="engine.stop(drain)")
@@ -236,6 +257,7 @@ class Engine(Looking):
             finally:
                 self._desk = None
                 _open_engines.discard(self)
+                self._leave_place()
 
     def run_forever(self) -> None:
         """Opens the engine unless it is open, and returns when it has stopped.

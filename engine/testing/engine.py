@@ -68,6 +68,7 @@ class TestEngine(Engine):
         self._stands_in_for: list[Engine] = []
         self._drive: SteppedDrive | None = None
         self._options.make_drive = self._make_drive
+        self._options.is_temporary = False  # it outlives a crash, which is what a test looks at
         if self._options.durability == "memory":
             self._options.disk = _Unsynced()
         if is_new:  # else an earlier engine may have used up the same numbers

@@ -30,9 +30,12 @@ PATIENCE_S = 20.0  # how long a test waits for what must come; never how long it
 
 
 def make(path: Path | str, **options: Any) -> Engine:
-    """An engine of two shards that syncs nothing, unless the options say otherwise."""
+    """An engine of two shards that syncs nothing, unless the options say otherwise. Its directory
+    stays, to be opened again."""
     settings: dict[str, Any] = {"shards": 2, "durability": "memory", "lock_wait": 0} | options
-    return Engine(os.fspath(path), **settings)
+    engine = Engine(os.fspath(path), **settings)
+    vars(engine)["_options"].is_temporary = False
+    return engine
 
 
 def rig(
