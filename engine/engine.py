@@ -77,6 +77,8 @@ class Engine(Looking):
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
     """
 
+    _temporary_place: tempfile.TemporaryDirectory[str] | None = None
+
     def __init__(
         self,
         path: str | PathLike[str] = "parkade-data",
@@ -130,7 +132,6 @@ class Engine(Looking):
         )
         self._desk: Desk | None = None
         self._submitting: Submitting | None = None
-        self._temporary_place: tempfile.TemporaryDirectory[str] | None = None
         self._changing = threading.Lock()
         self.engine = self
         self.default_policy = policy
