@@ -275,17 +275,27 @@ class Attempts:
     def settle_all(self, outcomes: Iterable[Outcome]) -> None:
         """Outcomes as the executors deliver them, of any shard."""
         by_shard: dict[int, list[Outcome]] = defaultdict(list)
+        second: list[Outcome] = []
         for outcome in outcomes:
-            zombie = self._zombies.get(outcome.serial)
-            if zombie is not None and zombie.fence == outcome.fence:
-                self._bury_zombie(zombie, outcome)
+            number = self._shard_of.get(outcome.serial)
+            if number is None or not self._is_latest(number, outcome):
+                second.append(outcome)
                 continue
-            number = self._shard_of.pop(outcome.serial, None)
-            if number is not None:
-                by_shard[number].append(outcome)
+            del self._shard_of[outcome.serial]
+            by_shard[number].append(outcome)
         for number, listed in by_shard.items():
             self.finished += len(listed)
             self.settle(listed, number)
+        # After the others: one of them may be what made its attempt a zombie.
+        for outcome in second:
+            zombie = self._zombies.get(outcome.serial)
+            if zombie is not None and zombie.fence == outcome.fence:
+                self._bury_zombie(zombie, outcome)
+
+    def _is_latest(self, number: int, outcome: Outcome) -> bool:
+        """Whether it is about the attempt that runs; an older one has nothing in hand here."""
+        attempt = self._attempts.get((number, outcome.serial))
+        return attempt is not None and attempt.fence == outcome.fence
 
     def _bury_zombie(self, zombie: _Zombie, outcome: Outcome) -> None:
         """Its handler has ended at last: what it had is free, and its ticket may start again. The

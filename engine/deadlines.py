@@ -51,10 +51,9 @@ class Deadlines:
 
     def look(self, now_ms: int) -> None:
         """Gives up what has run out of time."""
-        heap = self._heap
         has_given_up = False
-        while heap and heap[0][0] <= now_ms:
-            run = heapq.heappop(heap)[2]
+        while self._heap and self._heap[0][0] <= now_ms:
+            run = heapq.heappop(self._heap)[2]
             if not self._runs.is_open(run):
                 continue
             next_ms = self._look_at(run, now_ms)
@@ -64,7 +63,8 @@ class Deadlines:
                 self._add(run, next_ms)
         if now_ms >= self._round_ms:
             self._round_ms = now_ms + LIVENESS_MS
-            dead = [run for run in self._runs.all() if not run.place.is_alive(run)]
+            known = self._runs.all() + self._runs.zombies()
+            dead = [run for run in known if not run.place.is_alive(run)]
             self._runs.lose(dead, "what ran it is gone")
         if has_given_up:
             self._runs.hand_over()

@@ -120,7 +120,8 @@ class LoopedPlace:
 
     def _lose(self, side: _Side) -> None:
         """Ends what is on a loop that is no more."""
-        runs = [run for run in self._runs.all() if run.place is self and _is_on(run, side)]
+        known = self._runs.all() + self._runs.zombies()
+        runs = [run for run in known if run.place is self and _is_on(run, side)]
         self._runs.lose(runs, "its event loop was closed")
 
     # ------------------------------------------------------------------------------ on the loop

@@ -69,8 +69,10 @@ class Run:
         "is_for_good",
         "is_given_up",
         "is_interrupted",
+        "is_told",
         "job",
         "key",
+        "last_word",
         "lease_ms",
         "lease_until_ms",
         "place",
@@ -90,6 +92,8 @@ class Run:
         self.is_for_good = False
         self.has_begun = False
         self.is_given_up = False  # whatever its handler does, it has had its outcome
+        self.is_told = False  # the outcome that it was given is on its way
+        self.last_word: Outcome | None = None  # its handler ended before that
         self.is_interrupted = False  # its timeout is over, and its place was told
         self.lease_ms = 0
         self.lease_until_ms: int | None = None  # None: the lease is renewed by the engine
@@ -175,7 +179,11 @@ class Runs:
             outcome = self.settler.untold(run.job, error)
         if run.has_begun:
             outcome = msgspec.structs.replace(outcome, lives_on=True)
-        self._outcomes.append(outcome)
+        with self._lock:
+            run.is_told = True
+            self._outcomes.append(outcome)
+            if run.last_word is not None:
+                self._outcomes.append(run.last_word)
         if run.attempt is not None:
             run.attempt.request_cancel("it was given up: another attempt may run")
         run.place.interrupt(run)
@@ -231,7 +239,11 @@ class Runs:
                 del self._table[run.key]
             elif self._zombies.pop(run.key, None) is not run:
                 return False
-        self._outcomes.append(outcome)
+            elif not run.is_told:
+                # What it was given goes first: it says that there is a zombie, this that it ends.
+                run.last_word = outcome
+                return False
+            self._outcomes.append(outcome)
         return True
 
     def refuse(self, runs: Sequence[Run], error: BaseException) -> None:
@@ -242,8 +254,11 @@ class Runs:
 
     def lose(self, runs: Sequence[Run], why: str) -> None:
         """Ends runs of which nobody will hear again: those that have begun as unknown, the others
-        are given back."""
+        are given back; of a zombie, that it has ended."""
         for run in runs:
+            if run.is_given_up:
+                self.finish(run, Outcome(*run.key, "lease"))
+                continue
             with self._lock:
                 if self._table.pop(run.key, None) is not run:
                     continue

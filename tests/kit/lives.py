@@ -73,6 +73,7 @@ class Life:
             ("work", {}),
             ("careful", {"on_crash": "ambiguous"}),
             ("sleepy", {"max_snoozes": 1}),
+            ("leased", {"lease": "1m"}),
         ):
             self.engine.task(name=name, retry=AGAIN, **settings)(self._handler())
 
@@ -382,6 +383,13 @@ def _overrunning(life: Life) -> Any:
     return "ok"
 
 
+def _lapsing(life: Life) -> Any:
+    """No heartbeat for longer than the lease."""
+    life.pass_time("2m")
+    life.info()
+    return "ok"
+
+
 def _outcome(name: str, kind: str, end: End, **more: Any) -> Event:
     return Event(name, end=end, kind=kind, **more)
 
@@ -455,7 +463,7 @@ EVENTS: dict[str, tuple[Event, ...]] = {
         ),
         _outcome("its result cannot be stored", "result_lost", _returning(Unwritable())),
         _outcome("raises `SystemExit`", "transient", _raising(SystemExit(3))),
-        Event("loses its lease", kind="lease"),
+        _outcome("loses its lease", "lease", _lapsing, task="leased"),
         Event("an attempt before this one returns", kind="late"),
     ),
 }  # fmt: skip
