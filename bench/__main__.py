@@ -23,6 +23,7 @@ BENCHES = (
     "life_cycle",
     "lateness",
     "mass_wake",
+    "campaign",
     "sleepers",
     "held",
     "recovery",

@@ -1,0 +1,85 @@
+"""What does it take to stop a campaign: one tag's tickets, parked among as many others?
+
+page      one page of 100 by the tag
+count     a dry run: every ticket of the tag is looked at
+cancel    cancel_many by the tag: every one of them has its end on disk
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+
+from bench.floor import beside
+from bench.kit import (
+    Options,
+    Timer,
+    WorkHash,
+    at_most,
+    figures_of,
+    medians,
+    options,
+    repeat,
+    report,
+)
+from bench.stage import BODY, DAY_S, Stage
+from parkade import Call
+
+QUESTION = "What does it take to stop a campaign: one tag's tickets, parked among as many others?"
+
+COUNT_SMALL, COUNT_FULL = 500, 100_000
+PAGES = 50
+
+
+def tagged(stage: Stage, count: int) -> Iterator[Call[None]]:
+    """Every other one is of the campaign."""
+    calls = [
+        stage.sleeper.options(delay=DAY_S, tags={"campaign": campaign}).call(BODY)
+        for campaign in ("may", "june")
+    ]
+    return itertools.islice(itertools.cycle(calls), 2 * count)
+
+
+def run(asked: Options) -> dict[str, float]:
+    """Once, on a fresh directory."""
+    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    tag = ("campaign", "may")
+    with asked.scratch() as directory:
+        taken = beside(asked, directory)
+        with Stage(directory / "mail", index_tags=("campaign",)) as stage:
+            engine = stage.engine
+            stage.submit_all(tagged(stage, count))
+            stage.park()
+            with Timer() as finding:
+                for _ in range(PAGES):
+                    assert len(engine.find(tag=tag, state="scheduled").items) == 100
+            with Timer() as counting:
+                assert engine.cancel_many(tag=tag, dry_run=True).matched == count
+            with Timer() as cancelling:
+                assert engine.cancel_many(tag=tag, reason="typo").changed == count
+            assert engine.stats().scheduled == count
+    taken["page_us"] = finding.micros / PAGES
+    taken["count_s"] = counting.micros / 1e6
+    taken["cancel_s"] = cancelling.micros / 1e6
+    taken["cancel_per_s"] = cancelling.rate(count)
+    return taken
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and report."""
+    asked = options("campaign", QUESTION, argv, runs_full=3)
+    taken = repeat(asked.runs, lambda: run(asked))
+    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    work = WorkHash()
+    work.add(count, len(BODY))
+    report(
+        asked,
+        figures_of(taken, {"cancel_s": at_most(10, 4)}),
+        work=work,
+        floor=medians(taken, "floor_"),
+        notes={"tickets": count},
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
