@@ -199,11 +199,16 @@ class Attempt:
         self._link.progress(done, total, message)
 
     def track(self, items: Iterable[T], total: int | None = None, message: str = "") -> Iterator[T]:
-        """The items, with progress told for each one that is done. `total` is their number unless
-        it is given; of what has no length there is none."""
-        if total is None and isinstance(items, Sized):
-            total = len(items)
+        """The items, with progress told for each one that is done.
+
+        `total` is their number unless it is given; of what has no length there is none. Where it is
+        given and is more than their number, the difference was done before: so work that goes on
+        behind a checkpoint shows how far all of it is.
+        """
         done = 0
+        if isinstance(items, Sized):
+            total = len(items) if total is None else total
+            done = max(0, total - len(items))
         self.progress(done, total, message)
         for item in items:
             yield item

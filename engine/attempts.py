@@ -214,6 +214,11 @@ class Attempts:
             serial, policy.max_attempts, policy.max_elapsed_ms, on_crash, self.is_outlived(serial)
         )
 
+    @property
+    def is_holding_outlived(self) -> bool:
+        """Whether a ticket that could start waits for its older attempt to end."""
+        return bool(self._outlived_held)
+
     def is_outlived(self, serial: int) -> bool:
         """Whether an older attempt of the ticket, given up or of an engine before, still runs."""
         return serial in self._zombies or serial in self.outlived

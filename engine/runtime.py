@@ -427,11 +427,10 @@ class Runtime:
         except BaseException:
             self.abandon()
             raise
-        unfinished = self.executor.running()
+        unfinished, zombies = self.executor.running(), len(self.executor.zombies())
         self.abandon()
-        return StopReport(
-            clean=False, finished=0, cancelled=0, given_back=0, zombies=_count_begun(unfinished)
-        )
+        zombies += _count_begun(unfinished)
+        return StopReport(clean=False, finished=0, cancelled=0, given_back=0, zombies=zombies)
 
     def abandon(self) -> None:
         """Closes at once and without a checkpoint: what runs is lost, the journal has the rest."""
@@ -472,7 +471,7 @@ class Runtime:
 
     def _give_back(self) -> tuple[int, int]:
         """What still runs; how many were given back, and how many of them go on running."""
-        unfinished = self.executor.running()
+        unfinished, zombies = self.executor.running(), len(self.executor.zombies())
         self.executor.close()
 
         def give_back() -> int:
@@ -480,7 +479,7 @@ class Runtime:
             self.host.take_outcomes()
             return self.attempts.give_back(unfinished)
 
-        return self.host.call(give_back), _count_begun(unfinished)
+        return self.host.call(give_back), zombies + _count_begun(unfinished)
 
     def _wait(self, event: threading.Event, timeout_ms: int) -> bool:
         is_set = event.is_set() or self.drive.wait(self.clock, event, timeout_ms)

@@ -43,10 +43,13 @@ def _stats(runtime: "Runtime") -> Stats:
         for shard in runtime.host.open_shards()
     )
     shards = [_shard_stats(shard) for shard in runtime.shards]
-    return sum_up(counts, shards, runtime.host.now_ms)
+    zombies = len(runtime.executor.zombies())
+    return sum_up(counts, shards, runtime.host.now_ms, zombies=zombies)
 
 
-def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: int) -> Stats:
+def sum_up(
+    counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: int, *, zombies: int = 0
+) -> Stats:
     """The sums over all shards that could be asked."""
     totals = dict.fromkeys((PENDING, *ENDED_NAMES), 0)
     by_task: dict[str, dict[State, int]] = {}
@@ -72,6 +75,7 @@ def sum_up(counts: Iterable[ShardCounts], shards: Sequence[ShardStats], now_ms: 
         oldest_ready_age=timedelta(milliseconds=now_ms - oldest_ms),
         by_task=by_task,
         shards=shards,
+        zombies=zombies,
     )
 
 

@@ -169,6 +169,7 @@ class Stats:
     oldest_ready_age: timedelta
     by_task: Mapping[str, Mapping[State, int]]
     shards: Sequence[ShardStats] = ()
+    zombies: int = 0  # attempts that were given up and still keep their places: their threads run
 
 
 @dataclass(frozen=True, slots=True)

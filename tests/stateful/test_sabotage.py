@@ -27,6 +27,7 @@ from parkade.asks import Ask
 from parkade.checkpoint import Checkpoint
 from parkade.checkpointing import Checkpointing
 from parkade.io import ShardIO
+from parkade.room import Room
 from parkade.shard import CANCELLED, PENDING, Shard
 from parkade.shard.commands import Cancel, Reschedule
 from parkade.shard_host import ShardHost
@@ -122,8 +123,8 @@ def what_ends_things_finds_room_on_a_full_disk(shard: Stepped) -> None:
 
 
 def room_is_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShardHost, "_takes", lambda self, ask: True)
-    patch.setattr(ShardHost, "_spare_prepared", lambda self, value, error: None)
+    patch.setattr(Room, "takes", lambda self, ask: True)
+    patch.setattr(Room, "_spare_prepared", lambda self, value, error: None)
 
 
 # ---------------------------------------------------------------------- journal

@@ -4,6 +4,7 @@ A story is a promise about the public surface: not a character of it is changed 
 The table says which are kept yet, and what each of the others awaits.
 """
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,10 @@ RUN = ["s1_first_minute.py"]
 COLLECTED = ["test_s8_tests_without_waiting.py"]
 
 # Run by a test of their own, which does what they leave to their reader.
-DRIVEN = ["s4_routes_and_dead_letters.py", "s7_campaign.py"]
+DRIVEN = ["s3_long_import.py", "s4_routes_and_dead_letters.py", "s7_campaign.py"]
 
 AWAITED = {
     "s2_paid_api.py": "FastAPI and httpx among the test tools",
-    "s3_long_import.py": "attempts that track, save checkpoints and hear of a cancel",
     "s5_cron.py": "schedules",
     "s6_workflow.py": "workflows",
     "s9_small_ones.py": "snoozing, task collections, event callbacks; httpx among the test tools",
@@ -54,6 +54,30 @@ def test_the_first_minute_prints_its_typed_result(tmp_path: Path) -> None:
     assert result == "cat.png@320", done.stderr
     assert len(ticket_id) == 24
     assert (tmp_path / "data").is_dir()
+
+
+def test_an_import_goes_on_after_a_kill_and_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+    def night(part: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-W", "error", HERE / "night.py", part],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+
+    killed = night("until it is killed")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    gone_on = night("to the end")
+    assert gone_on.returncode == 0, gone_on.stdout + gone_on.stderr
+    resumed, attempts, result = gone_on.stdout.splitlines()
+    line = int(resumed.removeprefix("began at line "))
+    assert line >= 1_000
+    assert line % 500 == 0
+    assert (attempts, result) == ("lost, done", "30000 rows")
+    cancelled = night("until it is cancelled")
+    assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
+    assert cancelled.stdout.splitlines() == ["requested", "cancelled: enough"]
 
 
 def test_monday_morning_clears_the_dead_letter_office(tmp_path: Path) -> None:
