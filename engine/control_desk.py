@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from parkade.changing import CHANGES, plan_cancel
 from parkade.dead_facts import DEAD_ANSWERS, DEAD_CHANGES
+from parkade.event_facts import tail_facts
 from parkade.facts import held_fact, list_facts, show_facts, status_facts, why_facts
 from parkade.redacting import redact_arguments
 
@@ -18,8 +19,9 @@ __all__ = ["control_handlers"]
 def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
     """By name; each takes the request's arguments and gives plain values.
 
-    `status` takes none; `ls` what `list_facts` says; `show` and `why` id; what changes something is
-    in `parkade.changing`, the dead letter office in `parkade.dead_facts`.
+    `status` takes none; `ls` what `list_facts` says; `show` and `why` id; `tail` what
+    `tail_facts` says; what changes something is in `parkade.changing`, the dead letter office in
+    `parkade.dead_facts`.
     """
 
     def status(_: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,6 +50,7 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
         "ls": lambda args: list_facts(engine.desk("ls"), args),
         "why": lambda args: why_facts(engine.desk("why"), args.get("id", "")),
         "show": show,
+        "tail": partial(tail_facts, engine),
         "plan_cancel": lambda args: plan_cancel(engine.desk("cancel"), args),
         **{name: partial(change, engine) for name, change in CHANGES.items()},
         **{name: partial(answer, engine) for name, answer in (DEAD_ANSWERS | DEAD_CHANGES).items()},

@@ -13,7 +13,7 @@ from parkade.mailbox import Empty, Mailbox
 if TYPE_CHECKING:
     from parkade.runtime import Runtime
 
-__all__ = ["BUFFER_EVENTS", "Subscription", "subscribe"]
+__all__ = ["BUFFER_EVENTS", "Subscription", "names_of", "subscribe"]
 
 BUFFER_EVENTS = 10_000
 
@@ -179,12 +179,7 @@ def subscribe(
     """See `Engine.events`."""
     call = "engine.events"
     wanted = kinds_of(call, kinds)
-    tasks: frozenset[str] | None = None
-    if task is not None:
-        found = runtime.tasks.task_of(check_text(call, "task", task))
-        tasks = frozenset(
-            (task,) if found is None else (found.name, *found.definition.settings.aliases)
-        )
+    tasks = None if task is None else names_of(runtime, call, task)
     if since is not None:
         check_count(call, "since", since, least=0)
     subscription = Subscription(
@@ -196,3 +191,9 @@ def subscribe(
         is_alone=runtime.drive.is_alone,
     )
     return subscription.begin(since)
+
+
+def names_of(runtime: "Runtime", call: str, task: str) -> frozenset[str]:
+    """The names under which tickets of a task may be stored. Raises `ConfigError`."""
+    found = runtime.tasks.task_of(check_text(call, "task", task))
+    return frozenset((task,) if found is None else (found.name, *found.definition.settings.aliases))

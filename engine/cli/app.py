@@ -15,8 +15,10 @@ from parkade.cli.changing import cancel, pause, reschedule, resume, run_now, sub
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
 from parkade.cli.listing import ls
+from parkade.cli.run import run
 from parkade.cli.showing import show
 from parkade.cli.status import status
+from parkade.cli.tail import tail
 from parkade.cli.verify import verify
 from parkade.cli.why import why
 from parkade.errors import ParkadeError
@@ -68,7 +70,7 @@ def cli(ctx: click.Context, directory: str) -> None:
 _commands = (
     *(status, ls, show, why),
     *(submit, cancel, run_now, reschedule, pause, resume, dead),
-    *(verify, demo),
+    *(tail, run, verify, demo),
 )
 for _command in _commands:
     cli.add_command(_command)

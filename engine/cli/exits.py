@@ -35,6 +35,7 @@ _BY_CODE = {
     "PK-404": TIMED_OUT,
     "PK-406": NOT_FOUND,
     "timeout": TIMED_OUT,
+    "unreachable": IN_USE,
 }
 
 

@@ -1,0 +1,67 @@
+"""`parkade tail`: what happens, as it happens."""
+
+import os
+import threading
+from typing import Any
+
+import click
+import msgspec
+
+from parkade.cli.screen import COLOURS, Screen, clean
+from parkade.cli.source import SOCKET_NAME
+from parkade.clock import SystemClock
+from parkade.control import ControlClient, ControlError
+
+__all__ = ["tail"]
+
+POLL_MS = 250
+KIND_CHARS = 14
+GONE = ("unreachable", "broken")
+
+
+@click.command()
+@click.option("--kind", "-k", "kinds", multiple=True, help="Only these, like dead,retrying.")
+@click.option("--task", "-t", help="Only of this task.")
+@click.option(
+    "--since",
+    type=click.IntRange(0),
+    help="First what the engine still knows above this number; 0: all it knows.",
+)
+@click.option("--jsonl", "is_jsonl", is_flag=True, help="One JSON document per line.")
+@click.pass_context
+def tail(
+    ctx: click.Context, kinds: tuple[str, ...], task: str | None, since: int | None, is_jsonl: bool
+) -> None:
+    """Follows the events of a running engine, until that stops or Ctrl-C is pressed."""
+    client = ControlClient(os.path.join(os.path.abspath(ctx.obj), SOCKET_NAME))
+    wanted = [one.strip() for kind in kinds for one in kind.split(",") if one.strip()]
+    screen, clock, never = Screen(), SystemClock(), threading.Event()
+    is_following = False
+    while True:
+        try:
+            page = client.call("tail", kinds=wanted, task=task, since=since)
+        except ControlError as error:
+            if is_following and error.code in (*GONE, "PK-206"):
+                click.echo("parkade: the engine has stopped", err=True)
+                return
+            raise
+        is_following = True
+        if page["dropped"]:
+            click.echo(f"parkade: {page['dropped']} events were missed", err=True)
+        for event in page["events"]:
+            if is_jsonl:
+                click.echo(msgspec.json.encode(event).decode())
+            else:
+                screen.line(_line(screen, event))
+        since = page["next"]
+        if not page["events"]:
+            clock.wait(never, POLL_MS)
+
+
+def _line(screen: Screen, event: dict[str, Any]) -> str:
+    kind = screen.colour(event["kind"].ljust(KIND_CHARS), COLOURS.get(event["kind"]))
+    about = " ".join(clean(part) for part in (event["ticket_id"], event["task"]) if part)
+    details = " ".join(
+        f"{name}={clean(value)}" for name, value in event["data"].items() if value not in (None, "")
+    )
+    return f"{screen.time(event['at'])}  {kind}  {about}  {details}".rstrip()
