@@ -24,16 +24,14 @@ from typing import Any
 import msgspec
 
 from parkade.clock import SystemClock
-from parkade.errors import ConfigError
 from parkade.finder import Finder
 from parkade.guards import Guards
 from parkade.job import Job
-from parkade.owner_line import OwnerLine, RemoteFamily
+from parkade.owner_line import OwnerLine, RemoteFamily, RemoteRun
 from parkade.policies import RetryPolicy
 from parkade.runs import Run, Runs
 from parkade.settling import Settler
 from parkade.shard.commands import Outcome
-from parkade.store.record import ProgressNote
 from parkade.tasks import Task, Tasks
 from parkade.verdicts import describe
 from parkade.wire import (
@@ -153,7 +151,7 @@ class Child:
                 )
                 settler.trips = _trips
                 self._runs = Runs(
-                    deliver=lambda _: None, clock=self._clock, settler=settler, port=_NoPort()
+                    deliver=lambda _: None, clock=self._clock, settler=settler, port=self._line
                 )
                 self._runs.family_of = partial(
                     RemoteFamily,
@@ -196,12 +194,13 @@ class Child:
             task = self._found(order)
         except BaseException as error:
             return Unfit(ticket.serial, ticket.fence, describe(error))
-        run = Run(_job(order, task), _Nowhere())
+        run = RemoteRun(_job(order, task), _Nowhere(), self._line)
         self._runs.add([run])
         with self._changing:
             self._run = run
             self._pass_on()
         outcome = self._make(run)
+        self._line.flush()
         self._runs.finish(run, outcome)
         ran_ms = self._clock.monotonic_ms() - run.started_ms if run.started_ms else 0
         # The owner has what they are; here they are only meant.
@@ -253,21 +252,6 @@ def _job(order: Order, task: Task[Any, Any]) -> Job:
         ticket.serial, ticket.part, ticket.fence, order.number, task, order.payload, ticket,
         order.ticket_id,
     )  # fmt: skip
-
-
-class _NoPort:
-    """What an attempt in a process cannot ask of its engine."""
-
-    def note(self, job: Job, progress: ProgressNote) -> None:
-        """Nobody shows it."""
-
-    def load_bookmark(self, job: Job) -> bytes | None:
-        return None
-
-    def save_bookmark(self, job: Job, value: bytes) -> None:
-        raise ConfigError(
-            'save_checkpoint() cannot be called in a process: leave out where="process"'
-        )
 
 
 class _Nowhere:

@@ -144,6 +144,12 @@ class Executor:
         """Every attempt that has no outcome yet: serial, fence, whether its handler has begun."""
         return [(*run.key, run.has_begun) for run in self.runs.all()]
 
+    @property
+    def staying(self) -> int:
+        """How many handlers would go on after `close`; those in processes are ended."""
+        begun = [run for run in self.runs.all() if run.has_begun]
+        return sum(run.place is not self.processes for run in begun + self.runs.zombies())
+
     def zombies(self) -> list[tuple[int, int]]:
         """Serial and fence of the attempts that were given up and whose handlers run on."""
         return [run.key for run in self.runs.zombies()]

@@ -14,13 +14,29 @@ from parkade.calls import Prepared
 from parkade.errors import EngineClosed, NoAttempt, ParkadeError
 from parkade.family import Family
 from parkade.job import Job
+from parkade.runs import Place, Run
 from parkade.shard.ticket import format_id, parse_id
-from parkade.store.record import Submitted
+from parkade.store.record import ProgressNote, Submitted
 from parkade.ticket import Ticket
 from parkade.verdicts import Cancelled
-from parkade.wire import CANCELLED, Ask, Bear, Born, Question, Refused, Reply, ToOwner
+from parkade.wire import (
+    CANCELLED,
+    Ask,
+    Bear,
+    Born,
+    Load,
+    Loaded,
+    Note,
+    Question,
+    Refused,
+    Reply,
+    Save,
+    ToOwner,
+)
 
-__all__ = ["OwnerLine", "RemoteFamily"]
+__all__ = ["OwnerLine", "RemoteFamily", "RemoteRun"]
+
+NOTE_S_MIN = 0.05  # between two notes of one attempt: of those between, the last counts
 
 
 class OwnerLine:
@@ -31,9 +47,14 @@ class OwnerLine:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[threading.Event, list[Reply]]] = {}
+        self._noting = threading.Lock()
+        self._note: Note | None = None  # to be sent
+        self._has_note = threading.Event()
+        self._is_telling = False
 
     def ask(self, job: Job, question: Question) -> Any:
         """Waits for the answer. Raises what the engine refused with."""
+        self.flush()  # what was noted before is known before
         number = next(self._numbers)
         answered, replies = threading.Event(), list[Reply]()
         with self._lock:
@@ -53,6 +74,57 @@ class OwnerLine:
             answered, replies = waiting
             replies.append(reply)
             answered.set()
+
+    # ------------------------------------------------------------- the engine, for running attempts
+
+    def note(self, job: Job, progress: ProgressNote | None) -> None:
+        """The handler is alive, and how far it is; never waits for the owner."""
+        with self._noting:
+            last = self._note
+            if progress is None and last is not None and last.serial == job.serial:
+                progress = last.progress
+            self._note = Note(job.serial, job.fence, progress)
+            if not self._is_telling:
+                self._is_telling = True
+                threading.Thread(target=self._tell, name="parkade-notes", daemon=True).start()
+        self._has_note.set()
+
+    def load_bookmark(self, job: Job) -> bytes | None:
+        """What was saved last for the ticket. Waits; raises what the owner refused with."""
+        loaded: Loaded = self.ask(job, Load())
+        return loaded.value
+
+    def save_bookmark(self, job: Job, value: bytes) -> None:
+        """Returns when it is durable. Raises what the owner refused with."""
+        self.ask(job, Save(value))
+
+    def flush(self) -> None:
+        """What was noted is sent."""
+        with self._noting:
+            note, self._note = self._note, None
+            if note is not None:
+                self._send(note)
+
+    def _tell(self) -> None:
+        pause = threading.Event()
+        while self._has_note.wait():
+            self._has_note.clear()
+            self.flush()
+            pause.wait(NOTE_S_MIN)
+
+
+class RemoteRun(Run):
+    """A run in a child: its lease is kept by the owner, who hears that the handler is alive."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, job: Job, place: Place, line: OwnerLine) -> None:
+        super().__init__(job, place)
+        self._line = line
+
+    def renew(self, now_ms: int) -> None:
+        if self.job.task.lease_ms is not None:
+            self._line.note(self.job, None)
 
 
 def _raise(refused: Refused) -> NoReturn:

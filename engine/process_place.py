@@ -12,6 +12,7 @@ import msgspec
 
 from parkade.clock import Clock
 from parkade.durations import span_text
+from parkade.errors import NoAttempt
 from parkade.job import Job
 from parkade.process import Process, end_text
 from parkade.runs import Run
@@ -32,8 +33,11 @@ from parkade.wire import (
     Begun,
     Bye,
     Ended,
+    Note,
     Order,
     Ready,
+    Refused,
+    Reply,
     Stop,
     ToOwner,
     Unfit,
@@ -80,6 +84,7 @@ class PlaceRules(Protocol):
     def welcome(self) -> Welcome: ...
     def order(self, job: Job) -> Order: ...
     def claim(self, run: Run) -> bool: ...
+    def note(self, run: Run, note: Note) -> None: ...
     def answer(self, run: Run, asked: Ask) -> None: ...
     def finish(self, run: Run, outcome: Outcome) -> None: ...
     def note_children(self) -> None: ...
@@ -169,6 +174,9 @@ class ProcessPlace:
         process = self.process
         if process is None:
             return
+        if self.run is not None and self.phase in (Phase.STARTING, Phase.ASKED):
+            # Nobody can say yet that the handler is alive: it has not begun.
+            self.run.renew(self._now_ms())
         if process.is_dead:
             self.listen()  # to the end: its last words count
             self._bury(process)
@@ -199,6 +207,9 @@ class ProcessPlace:
             if self.run is not None:
                 self._ask()
             return
+        if isinstance(message, Note | Ask) and not self._is_about_run(message):
+            self._turn_away(message)  # a thread that its handler left behind
+            return
         if isinstance(message, Ready) or self.run is None:
             raise BadMessage(f"{type(message).__name__} came when nobody waited for it")
         job = self.run.job
@@ -210,12 +221,33 @@ class ProcessPlace:
                 self._begin(job)
             case Ended():
                 _check(message.outcome, self._rules.welcome().result_bytes_max)
-                self._end(_with_children(self.run, message))
-                self._rules.settler.tell(job, message.outcome, message.ran_ms)
+                self._end(self._heard(self.run, message))
+            case Note():
+                self._rules.note(self.run, message)
             case Ask():
                 self._rules.answer(self.run, message)
             case Unfit():
                 self._end(self._rules.settler.not_run(job, message.error))
+
+    def _heard(self, run: Run, ended: Ended) -> Outcome:
+        outcome, settler = ended.outcome, self._rules.settler
+        if run.is_given_up:
+            how = outcome.error or ErrorText("Ended", outcome.kind)
+            error = None if outcome.kind == "done" else how
+            return settler.too_late(run.job, error, ended.ran_ms)
+        settler.tell(run.job, outcome, ended.ran_ms)
+        # The children are those that were given ids here, whatever the child process says of them.
+        drafts = None if run.family is None else run.family.end()
+        return msgspec.structs.replace(outcome, born=drafts if ended.has_children else None)
+
+    def _is_about_run(self, message: Note | Ask) -> bool:
+        return self.run is not None and self.run.key == (message.serial, message.fence)
+
+    def _turn_away(self, message: Note | Ask) -> None:
+        if isinstance(message, Ask) and self.process is not None:
+            error = NoAttempt("attempt")
+            refused = Refused(type(error).__name__, error.code, str(error))
+            self.process.send(Reply(message.number, refused))
 
     def _begin(self, job: Job) -> None:
         self._has_begun = True
@@ -277,6 +309,9 @@ class ProcessPlace:
     def _epitaph(self, job: Job, process: Process) -> Outcome:
         settler, how = self._rules.settler, end_text(process.exit_code)
         stop = self._stop
+        if self._owed().is_given_up:
+            ran_ms = self._now_ms() - self._begun_ms if self._has_begun else 0
+            return settler.too_late(job, ErrorText("AttemptLost", f"ended with {how}"), ran_ms)
         if not self._has_begun:
             if stop is not None:
                 return settler.withdrawn(job, stop.reason, is_for_good=stop.is_for_good)
@@ -321,12 +356,6 @@ class ProcessPlace:
 
     def _now_ms(self) -> int:
         return self._rules.clock.monotonic_ms()
-
-
-def _with_children(run: Run, ended: Ended) -> Outcome:
-    """The children are those that were given ids here, whatever the child process says of them."""
-    drafts = None if run.family is None else run.family.end()
-    return msgspec.structs.replace(ended.outcome, born=drafts if ended.has_children else None)
 
 
 def _check(outcome: Outcome, result_bytes_max: int) -> None:

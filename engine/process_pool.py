@@ -26,7 +26,7 @@ from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
 from parkade.store.lock import Child
 from parkade.telling import tell
-from parkade.wire import Ask, Order, Reply, Stop, Welcome
+from parkade.wire import Ask, Note, Order, Reply, Stop, Welcome
 
 __all__ = ["ProcessPool"]
 
@@ -81,7 +81,7 @@ class ProcessPool:
         self.frame_bytes_max = result_bytes_max + FRAME_BYTES_BESIDE
         self._runs = runs
         self._note_children = note_children
-        self._answering = Answering(runs, result_bytes_max, self._reply_later)
+        self._answering = Answering(runs, clock, result_bytes_max, self._reply_later)
         self._noted: tuple[Child, ...] = ()
         self._default_retry = default_retry
         self._result_bytes_max = result_bytes_max
@@ -113,7 +113,7 @@ class ProcessPool:
     def interrupt(self, run: Run) -> None:
         """Its attempt is to stop. If it was given up, or the ticket is cancelled, and it does not,
         its process ends."""
-        reason = run.cancel_reason or ""
+        reason = run.cancel_reason or "it was given up: another attempt may run"
         stop = Stop(*run.key, reason, run.is_for_good or run.is_given_up)
         self._request(lambda: self._stop(stop))
 
@@ -185,6 +185,9 @@ class ProcessPool:
                 bell.recv(4_096)
         while self._requests:
             self._requests.popleft()()
+        now_ms = self.clock.monotonic_ms()
+        for run in self._waiting:
+            run.renew(now_ms)  # nobody can say yet that its handler is alive
         for place in self._places:
             try:
                 if place.process is not None and place.process.has_unsent:
@@ -208,6 +211,8 @@ class ProcessPool:
         now_ms = self.clock.monotonic_ms()
         wait_ms = LOOK_MS_MAX
         for place in self._places:
+            if place.run is not None and place.run.lease_until_ms is not None:
+                wait_ms = min(wait_ms, place.run.lease_ms // 3)
             if place.deadline_ms is not None:
                 wait_ms = min(wait_ms, max(0, place.deadline_ms - now_ms))
             process = place.process
@@ -271,6 +276,10 @@ class ProcessPool:
     def claim(self, run: Run) -> bool:
         """Whether its attempt may begin."""
         return self._runs.claim(run)
+
+    def note(self, run: Run, note: Note) -> None:
+        """The attempt tells that it is alive, and how far it is."""
+        self._answering.note(run, note)
 
     def answer(self, run: Run, asked: Ask) -> None:
         """Has a question of the attempt answered."""

@@ -427,10 +427,9 @@ class Runtime:
         except BaseException:
             self.abandon()
             raise
-        unfinished, zombies = self.executor.running(), len(self.executor.zombies())
+        staying = self.executor.staying
         self.abandon()
-        zombies += _count_begun(unfinished)
-        return StopReport(clean=False, finished=0, cancelled=0, given_back=0, zombies=zombies)
+        return StopReport(clean=False, finished=0, cancelled=0, given_back=0, zombies=staying)
 
     def abandon(self) -> None:
         """Closes at once and without a checkpoint: what runs is lost, the journal has the rest."""
@@ -471,7 +470,7 @@ class Runtime:
 
     def _give_back(self) -> tuple[int, int]:
         """What still runs; how many were given back, and how many of them go on running."""
-        unfinished, zombies = self.executor.running(), len(self.executor.zombies())
+        unfinished, staying = self.executor.running(), self.executor.staying
         self.executor.close()
 
         def give_back() -> int:
@@ -479,7 +478,7 @@ class Runtime:
             self.host.take_outcomes()
             return self.attempts.give_back(unfinished)
 
-        return self.host.call(give_back), zombies + _count_begun(unfinished)
+        return self.host.call(give_back), staying
 
     def _wait(self, event: threading.Event, timeout_ms: int) -> bool:
         is_set = event.is_set() or self.drive.wait(self.clock, event, timeout_ms)
@@ -549,10 +548,6 @@ class Runtime:
             self.report("closing the house", error)
             return False
         return True
-
-
-def _count_begun(runs: Iterable[tuple[int, int, bool]]) -> int:
-    return sum(has_begun for _, _, has_begun in runs)
 
 
 def _discard(opened: OpenShard) -> None:

@@ -145,9 +145,10 @@ class Settler:
         self.tell(job, outcome, grace_ms)
         return outcome
 
-    def too_late(self, job: "Job", error: BaseException | None, ran_ms: int) -> Outcome:
+    def too_late(self, job: "Job", error: BaseException | ErrorText | None, ran_ms: int) -> Outcome:
         """The handler ended after it was given up: nobody asks its policy what that means."""
-        kind, text = ("done", None) if error is None else ("transient", _described(error))
+        text = _described(error) if isinstance(error, BaseException) else error
+        kind = "done" if text is None else "transient"
         outcome = Outcome(job.serial, job.fence, kind, error=text)
         level = logging.INFO if error is None else logging.DEBUG
         line = f"{_named(job)} ended after it was given up; its outcome is refused"

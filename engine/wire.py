@@ -14,10 +14,11 @@ from parkade.calls import Prepared
 from parkade.policies import StoredRetry
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
-from parkade.store.record import ErrorText
+from parkade.store.record import ErrorText, ProgressNote
 
 __all__ = [
     "CANCELLED",
+    "Answer",
     "Ask",
     "BadMessage",
     "Bear",
@@ -26,11 +27,16 @@ __all__ = [
     "Bye",
     "Ended",
     "Frames",
+    "Load",
+    "Loaded",
+    "Note",
     "Order",
     "Question",
     "Ready",
     "Refused",
     "Reply",
+    "Save",
+    "Saved",
     "Stop",
     "ToChild",
     "ToOwner",
@@ -104,11 +110,24 @@ class Born(_Message, frozen=True, tag=33):
     part: int
 
 
+class Saved(_Message, frozen=True, tag=34):
+    """What the attempt saved is durable."""
+
+
+class Loaded(_Message, frozen=True, tag=35):
+    """What was saved last for the ticket."""
+
+    value: bytes | None
+
+
+Answer: TypeAlias = Refused | Born | Saved | Loaded
+
+
 class Reply(_Message, frozen=True, tag=5):
     """The answer to the question of this number."""
 
     number: int
-    answer: Refused | Born
+    answer: Answer
 
 
 class Ready(_Message, frozen=True, tag=16):
@@ -144,7 +163,25 @@ class Bear(_Message, frozen=True, tag=48):
     prepared: Prepared
 
 
-Question: TypeAlias = Bear
+class Save(_Message, frozen=True, tag=49):
+    """A checkpoint of the attempt."""
+
+    value: bytes
+
+
+class Load(_Message, frozen=True, tag=50):
+    """What was saved last for the ticket."""
+
+
+Question: TypeAlias = Bear | Save | Load
+
+
+class Note(_Message, frozen=True, tag=21):
+    """The handler is alive; and how far it is, unless that has not changed."""
+
+    serial: int
+    fence: int
+    progress: ProgressNote | None = None
 
 
 class Ask(_Message, frozen=True, tag=20):
@@ -157,7 +194,7 @@ class Ask(_Message, frozen=True, tag=20):
 
 
 ToChild: TypeAlias = Welcome | Order | Stop | Bye | Reply
-ToOwner: TypeAlias = Ready | Begun | Ended | Unfit | Ask
+ToOwner: TypeAlias = Ready | Begun | Ended | Unfit | Note | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
 _for_child: "msgspec.msgpack.Decoder[ToChild]" = msgspec.msgpack.Decoder(ToChild)

@@ -193,9 +193,6 @@ def test_a_cancelled_handler_that_does_not_look_is_ended_and_may_have_been_appli
         ticket = engine.submit("hang", {"came": fifo.path, "is_deaf": is_deaf})
         pid = fifo.read()
         assert ticket.cancel("no more") == "requested"
-        executor = runtime_of(engine).executor
-        for serial, fence, _ in executor.running():
-            executor.cancel(serial, fence, "no more", is_for_good=True)
         when(engine, lambda runtime: runtime.attempts.running == 0)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

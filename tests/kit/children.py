@@ -3,7 +3,7 @@
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from parkade.store.processes import identify
 
 LOOK_S = 0.01
 
-__all__ = ["Fifo", "engine_with", "error_of", "pool_of", "quick_to_kill", "wait_gone"]
+__all__ = ["Fifo", "engine_with", "error_of", "pool_of", "quick_to_kill", "until", "wait_gone"]
 
 
 @contextmanager
@@ -63,11 +63,16 @@ class Fifo:
         os.close(self._fd)
 
 
-def wait_gone(pid: int) -> None:
-    """Returns when the process has ended, reaped or not."""
+def until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds, which another thread or process brings about."""
     pause = threading.Event()
     for _ in range(int(PATIENCE_S / LOOK_S)):
-        if identify(pid) is None:
+        if condition():
             return
         pause.wait(LOOK_S)
-    raise AssertionError(f"process {pid} lives on")
+    raise AssertionError("it never came to that")
+
+
+def wait_gone(pid: int) -> None:
+    """Returns when the process has ended, reaped or not."""
+    until(lambda: identify(pid) is None)

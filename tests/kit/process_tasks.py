@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from parkade import Attempt, Breaker, ConfigError, EngineClosed, Fail, Tasks
+from parkade import Attempt, Breaker, ConfigError, EngineClosed, Fail, PayloadError, Tasks
 
 __all__ = ["tasks"]
 
@@ -130,6 +130,47 @@ def stumble() -> None:
 @tasks.task(where="process", retry=1, target="there", breaker=Breaker("there", trip_on=(OSError,)))
 def call_out(is_down: bool) -> None:
     raise OSError("down") if is_down else ValueError("wrong")
+
+
+@tasks.task(where="process", retry=[0.001])
+def resume(attempt: Attempt) -> tuple[int, int]:
+    """Dies in its first attempt, once it has saved how far it is."""
+    begun = attempt.checkpoint(int, 0)
+    attempt.save_checkpoint(begun + 7)
+    again = attempt.checkpoint(int, 0)
+    if not begun:
+        os._exit(1)
+    return begun, again
+
+
+@tasks.task(where="process", retry=1)
+def tell(attempt: Attempt, came: str) -> None:
+    for _ in attempt.track(range(3), message="parts"):
+        continue
+    attempt.save_checkpoint(None)
+    say(came, os.getpid())
+    pause = threading.Event()
+    while not attempt.cancelled:
+        pause.wait(0.005)
+
+
+@tasks.task(where="process", retry=1)
+def save_too_much(attempt: Attempt) -> str:
+    try:
+        attempt.save_checkpoint(bytes(1_000_001))
+    except PayloadError as error:
+        return str(error)
+    raise AssertionError("it was taken")
+
+
+@tasks.task(where="process", retry=1, lease="1m")
+def beat(attempt: Attempt, came: str, is_silent: bool) -> None:
+    say(came, os.getpid())
+    pause = threading.Event()
+    while is_silent or not attempt.cancelled:
+        pause.wait(0.005)
+        if not is_silent:
+            attempt.heartbeat()
 
 
 def not_decorated() -> None: ...

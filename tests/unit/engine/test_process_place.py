@@ -23,6 +23,7 @@ from parkade.wire import (
     Begun,
     Bye,
     Ended,
+    Note,
     Order,
     Ready,
     Stop,
@@ -79,6 +80,7 @@ class Rules:
         self.may_begin = True
         self.note_error: Exception | None = None
         self.outcomes: list[Outcome] = []
+        self.notes: list[Note] = []
         self.place = ProcessPlace(self)
         self._jobs = AttemptRig()
 
@@ -90,6 +92,9 @@ class Rules:
 
     def claim(self, run: Run) -> bool:
         return self.may_begin
+
+    def note(self, run: Run, note: Note) -> None:
+        self.notes.append(note)
 
     def answer(self, run: Run, asked: Ask) -> None:
         raise BadMessage("nobody answers here")

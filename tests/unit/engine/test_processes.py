@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from kit import process_tasks as work
-from kit.children import Fifo, engine_with, error_of, pool_of, quick_to_kill, wait_gone
+from kit.children import Fifo, engine_with, error_of, pool_of, quick_to_kill, until, wait_gone
 from kit.engines import PATIENCE_S, make, runtime_of, walk, when
 from parkade import ConfigError, Engine, Tasks, Ticket, process
-from parkade.testing import TestEngine
+from parkade.runs import Run
+from parkade.store.processes import identify
+from parkade.testing import ManualClock, TestEngine
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +130,53 @@ def test_what_the_engine_refuses_an_attempt_is_raised_in_its_process(shared: Eng
     told = shared.submit(work.parent_of_too_many).result(timeout=PATIENCE_S)
     assert 'use "return" or "replace"' in told and "[PK-107]" in told
     assert "the engine is not open" in told and "[PK-206]" in told
+
+
+def test_what_an_attempt_saves_is_there_for_the_next_in_another_process(shared: Engine) -> None:
+    ticket = shared.submit(work.resume)
+    assert ticket.result(timeout=PATIENCE_S) == (7, 14)
+    assert [attempt.outcome for attempt in ticket.attempts()] == ["lost", "done"]
+    text = shared.submit(work.save_too_much).result(timeout=PATIENCE_S)
+    assert "checkpoint is 1.0 MB, the limit is 1.0 MB" in text
+
+
+def test_progress_is_seen_while_the_process_works(shared: Engine, came: Fifo) -> None:
+    ticket = shared.submit(work.tell, came.path)
+    came.read()
+    progress = ticket.info().progress
+    assert progress is not None
+    assert (progress.done, progress.total, progress.message) == (3.0, 3.0, "parts")
+    assert ticket.cancel("enough") == "requested"
+    assert ticket.result(timeout=PATIENCE_S) is None
+
+
+def test_a_lease_is_renewed_from_the_process_and_lapses_when_it_is_silent(
+    tmp_path: Path, came: Fifo
+) -> None:
+    clock = ManualClock()
+    engine = make(tmp_path / "data", processes=2, clock=clock, include=[work.tasks]).start()
+    runs = runtime_of(engine).executor.runs
+    try:
+        beating, silent = (engine.submit(work.beat, came.path, quiet) for quiet in (False, True))
+        pids = {came.read(), came.read()}
+        for _ in range(3):
+            clock.advance("40s")
+            until(lambda: any(is_fresh(run, clock.monotonic_ms()) for run in runs.all()))
+        assert "no heartbeat for 1 min" in error_of(silent)
+        assert [attempt.outcome for attempt in silent.attempts()] == ["lost"]
+        clock.advance("10s")  # the grace: its process is ended, and the other one's is not
+        until(lambda: not runs.zombies())
+        assert beating.info().state == "running"
+        assert len([pid for pid in pids if identify(pid)]) == 1
+        assert beating.cancel() == "requested"
+        assert beating.result(timeout=PATIENCE_S) is None
+    finally:
+        engine.stop(drain=0, cancel=0)
+
+
+def is_fresh(run: Run, now_ms: int) -> bool:
+    """Whether its lease was renewed just now."""
+    return run.lease_until_ms is not None and run.lease_until_ms >= now_ms + 60_000
 
 
 def test_the_engines_policy_and_its_breakers_count_what_happens_in_a_child(tmp_path: Path) -> None:
