@@ -20,6 +20,7 @@ from parkade.shard.commands import (
     Answer,
     LostItem,
     Outcome,
+    Refusal,
     Settle,
     SettleLost,
     Start,
@@ -331,16 +332,24 @@ class Attempts:
             self._put_settle(self._shards[number], listed, size, changed)
 
     def _put_settle(
-        self, shard: "ShardHost", outcomes: list[Outcome], size: int, changed: Sequence[str]
+        self,
+        shard: "ShardHost",
+        outcomes: list[Outcome],
+        size: int,
+        changed: Sequence[str],
+        *,
+        is_repeated: bool = False,
     ) -> None:
         def settled(answers: list[Any] | None, error: BaseException | None) -> None:
             """Durable, or thrown away with its shard's memory: then it is settled again, which an
             outcome that was durable after all does not mind."""
             if answers is None and shard.status == "recovering":
-                self._put_settle(shard, outcomes, size, changed)
+                self._put_settle(shard, outcomes, size, changed, is_repeated=True)
                 return
             for outcome in outcomes:
                 self._forget(shard.number, outcome)
+            if answers is not None and not is_repeated:
+                shard.refused_outcomes += sum(isinstance(each, Refusal) for each in answers)
             if changed and self._on_breakers is not None:
                 self._on_breakers(changed)
 

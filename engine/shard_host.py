@@ -67,7 +67,7 @@ class ShardHost:
         # Hears that a running attempt is to stop, by serial, fence and reason.
         self.stop_attempt: Callable[[int, int, str], None] | None = None
         self.progress: ProgressBoard | None = None
-        self.recoveries = self.checkpoints = self.callbacks_failed = 0
+        self.recoveries = self.checkpoints = self.callbacks_failed = self.refused_outcomes = 0
         self.notes = Notebook()
         self._failed_at_ms: int | None = None
         self.recover_at_ms: int | None = None

@@ -83,7 +83,7 @@ def _shard_stats(shard: "ShardHost") -> ShardStats:
     if not shard.is_open:
         return ShardStats(
             shard.number, shard.status, str(shard.error), 0, 0, 0, 0, 0, 0, shard.checkpoints,
-            shard.recoveries, len(shard.quarantined),
+            shard.recoveries, len(shard.quarantined), shard.refused_outcomes,
         )  # fmt: skip
     core = shard.core
     return ShardStats(
@@ -99,4 +99,5 @@ def _shard_stats(shard: "ShardHost") -> ShardStats:
         checkpoints=shard.checkpoints,
         recoveries=shard.recoveries,
         quarantined=len(shard.quarantined),
+        refused_outcomes=shard.refused_outcomes,
     )

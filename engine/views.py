@@ -137,7 +137,8 @@ class DeadGroup:
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
-    """One shard: `status` is open, recovering or refused; sizes in bytes."""
+    """One shard: `status` is open, recovering or refused; sizes in bytes. `refused_outcomes`: what
+    attempts reported that had been given up, since the open; it counted for nothing."""
 
     shard: int
     status: str
@@ -151,6 +152,7 @@ class ShardStats:
     checkpoints: int
     recoveries: int
     quarantined: int
+    refused_outcomes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
