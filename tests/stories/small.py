@@ -1,4 +1,4 @@
-"""What story 9 leaves to its reader: somebody who exports, a test of its tasks, a breaker that opens.
+"""What story 9 leaves to its reader: an exporter, a test of its tasks, a breaker that opens.
 
 Whatever the story asks of its service is answered here: requests come by way of a proxy, which is
 this process, so that no port of this machine has to be free.

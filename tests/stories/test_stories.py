@@ -19,13 +19,17 @@ RUN = ["s1_first_minute.py"]
 COLLECTED = ["test_s8_tests_without_waiting.py"]
 
 # Run by a test of their own, which does what they leave to their reader.
-DRIVEN = ["s3_long_import.py", "s4_routes_and_dead_letters.py", "s7_campaign.py"]
+DRIVEN = [
+    "s3_long_import.py",
+    "s4_routes_and_dead_letters.py",
+    "s7_campaign.py",
+    "s9_small_ones.py",
+]
 
 AWAITED = {
     "s2_paid_api.py": "FastAPI and httpx among the test tools",
     "s5_cron.py": "schedules",
     "s6_workflow.py": "workflows",
-    "s9_small_ones.py": "snoozing, task collections, event callbacks; httpx among the test tools",
 }
 
 
@@ -112,6 +116,24 @@ def test_a_campaign_is_stopped_when_its_first_mail_fails(tmp_path: Path) -> None
     ticket_id, _, rest = stopped.partition(" failed; cancelled ")
     assert len(ticket_id) == 24
     assert 1_000 < int(rest) <= 2_000
+
+
+def test_the_small_ones_poll_without_attempts_and_page_someone(tmp_path: Path) -> None:
+    pytest.importorskip("httpx")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", HERE / "small.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "http://127.0.0.1:8099/exports/7.csv after 0:00:45",
+        "['snoozed', 'snoozed', 'snoozed', 'done'] attempts spent: 1",
+        "billing.refund True",
+        "breaker {'breaker': 'exports', 'reason': 'their maintenance', 'until': None}",
+    ]
 
 
 def test_every_story_is_either_run_or_awaits_something() -> None:
