@@ -75,7 +75,7 @@ def test_handlers_may_say_as_much_as_they_like(engine: Engine) -> None:
 def test_a_frame_that_turns_out_larger_than_was_reckoned_finds_room(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parkade.submitting._bytes_of", lambda draft: 1)
+    monkeypatch.setattr("parkade.submitting.draft_bytes", lambda draft: 1)
     task = engine.task(name="note")(lambda text: len(text))
     tickets: list[Any] = [task.submit("x" * 2_000_000) for _ in range(4)]
     assert {ticket.result("20s") for ticket in tickets} == {2_000_000}

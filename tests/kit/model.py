@@ -7,7 +7,7 @@ gives the code of the answer. The core is compared with it after every step.
 from dataclasses import dataclass
 
 from parkade.shard.commands import LostItem, Outcome
-from parkade.store.record import Submitted
+from parkade.store.record import ProgressNote, Submitted
 
 PENDING, RUNNING, DONE, DEAD, CANCELLED, EXPIRED = range(6)
 KEPT, ACTIVE, DURATION = range(3)
@@ -35,6 +35,12 @@ class Entry:
     why: str | None = None
     finished_ms: int = 0
     cancel_reason: str | None = None
+    bookmark: bytes | None = None
+    progress: ProgressNote | None = None
+
+    @property
+    def has_bookmark(self) -> bool:
+        return self.bookmark is not None
 
     @property
     def name(self) -> Name | None:
@@ -128,7 +134,8 @@ class Model:
         if not keep:
             entry.attempts = 0
         entry.state, entry.due_ms, entry.first_due_ms = PENDING, due_ms, due_ms
-        entry.body = entry.body if payload is None else payload
+        if payload is not None:
+            entry.body, entry.bookmark = payload, None
         entry.deaths, entry.is_ambiguous, entry.why = 0, False, None
         return "revived"
 
@@ -225,6 +232,17 @@ class Model:
                 self._end(entry, DEAD, now_ms, why)
         return "settled"
 
+    def bookmark(
+        self, serial: int, fence: int, value: bytes | None, progress: ProgressNote | None
+    ) -> str:
+        """Of an attempt; where there is room."""
+        entry = self.tickets.get(serial)
+        if entry is None or entry.state != RUNNING or entry.fence != fence:
+            return "refused"
+        entry.bookmark = entry.bookmark if value is None else value
+        entry.progress = entry.progress if progress is None else progress
+        return "saved"
+
     def _verdict(self, entry: Entry, outcome: Outcome, settled_ms: int) -> str | None:
         """Why the ticket dies of this outcome; None: it goes back to pending."""
         kind = outcome.kind
@@ -300,6 +318,10 @@ class Model:
         entry.state, entry.why, entry.finished_ms = state, why, now_ms
         if state in (CANCELLED, EXPIRED):
             entry.body = None
+        if state != DEAD:
+            entry.bookmark = None
+        if state == DONE:
+            entry.progress = None
         name, claim = entry.name, entry.draft.unique
         if name is None or claim is None or self.names.get(name, (0, 0))[0] != entry.draft.serial:
             return

@@ -22,7 +22,7 @@ from kit.watched import Failed, Handlers, Job, Watched
 from kit.witness import StoreImage, Witness, fields_of
 from parkade import limits
 from parkade.admission import Admission
-from parkade.asks import Ask, AwaitEnd, Inquiry, Look, Seen
+from parkade.asks import Ask, AwaitEnd, BookmarkOf, Inquiry, Look, Seen
 from parkade.attempts import Attempts
 from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
 from parkade.feed import Feed
@@ -293,6 +293,9 @@ class Stepped:
         self, asked: Command | Inquiry, value: Any, error: BaseException | None, since: int
     ) -> None:
         assert error is None or isinstance(error, Failed), (asked, error)
+        if error is None and isinstance(asked, BookmarkOf):
+            saved = [shadow.bookmark for _, shadow in self.witness.versions[asked.serial] if shadow]
+            assert value is None or value in saved, ("what nobody saved", asked, value)
         if error is not None or not isinstance(asked, Look | AwaitEnd):
             return
         head = None if value is None else fields_of(value.ticket)

@@ -20,6 +20,7 @@ from parkade.shard.commands import (
     CONFLICT_REPLACE,
     CONFLICT_RETURN,
     Answer,
+    Bookmark,
     Cancel,
     CancelMany,
     Command,
@@ -53,17 +54,19 @@ __all__ = ["Shadow", "StoreImage", "Witness", "state_of"]
 ALL = 1 << 20
 HEADS_FIELDS = (
     "state", "due_ms", "first_due_ms", "attempts", "fence", "snoozes", "deaths", "is_suspect",
-    "maybe_applied", "is_ambiguous", "why", "cancel_reason",
+    "maybe_applied", "is_ambiguous", "why", "cancel_reason", "progress", "has_bookmark",
 )  # fmt: skip
 _decode_row = msgspec.msgpack.Decoder(UniqueRow).decode
 
 
 class Shadow(NamedTuple):
-    """A ticket as it was at an LSN: every field of its head, its body, its ended attempts."""
+    """A ticket as it was at an LSN: every field of its head, its body, its ended attempts, and
+    what an attempt saved."""
 
     head: tuple[Any, ...]
     body: bytes | None
     attempts: tuple[AttemptRow, ...]
+    bookmark: bytes | None = None
 
 
 @dataclass
@@ -73,6 +76,7 @@ class StoreImage:
     lsn: int
     heads: dict[int, Ticket]
     bodies: dict[int, bytes]
+    bookmarks: dict[int, bytes]
     attempts: dict[int, dict[int, AttemptRow]]
     rows: dict[bytes, UniqueRow]
     view: StoreView
@@ -87,6 +91,8 @@ class StoreImage:
             found = snapshot.heads(serials).found
             heads = {serial: decode_ticket(head) for serial, head in found.items()}
             bodies = {s: body[1:] for s, body in snapshot.bodies(serials).found.items()}
+            marks = {serial: snapshot.bookmark(serial) for serial in serials}
+            bookmarks = {serial: mark for serial, mark in marks.items() if mark is not None}
             attempts = {
                 serial: {fence: decode_attempt(row) for fence, row in snapshot.history(serial)}
                 for serial in serials
@@ -94,7 +100,7 @@ class StoreImage:
             names = [bytes(key) for key, _ in snapshot.transaction.cursor(snapshot.tables.uniques)]
             rows = {name: _decode_row(row) for name in names if (row := snapshot.unique(name))}
             view = _view(snapshot, heads)
-            return cls(snapshot.lsn, heads, bodies, attempts, rows, view)
+            return cls(snapshot.lsn, heads, bodies, bookmarks, attempts, rows, view)
 
 
 def _view(snapshot: Snapshot, heads: dict[int, Ticket]) -> StoreView:
@@ -144,6 +150,7 @@ def state_of(core: Shard, image: StoreImage) -> dict[int, Shadow]:
             fields_of(ticket),
             body_of(core, image, serial),
             tuple(rows[fence] for fence in sorted(rows)),
+            bookmark_of(core, image, serial),
         )
     return found
 
@@ -151,6 +158,11 @@ def state_of(core: Shard, image: StoreImage) -> dict[int, Shadow]:
 def body_of(core: Shard, image: StoreImage, serial: int) -> bytes | None:
     body = core.body(serial)
     return image.bodies.get(serial) if isinstance(body, Unread) else body
+
+
+def bookmark_of(core: Shard, image: StoreImage, serial: int) -> bytes | None:
+    known = core.bookmark(serial) if serial in core.hot else Unread.UNREAD
+    return image.bookmarks.get(serial) if isinstance(known, Unread) else known
 
 
 def fields_of(ticket: Ticket) -> tuple[Any, ...]:
@@ -210,7 +222,8 @@ class Witness:
             rows = {row.fence: row for row in (() if before is None else before.attempts)}
             rows |= {row.fence: row for row in core.attempt_rows(serial)}
             attempts = tuple(rows[fence] for fence in sorted(rows))
-            shadow = Shadow(fields_of(ticket), body_of(core, image, serial), attempts)
+            body, mark = body_of(core, image, serial), bookmark_of(core, image, serial)
+            shadow = Shadow(fields_of(ticket), body, attempts, mark)
             self.tickets[serial] = shadow
             name = unique_name_of(ticket)
             if name is not None:
@@ -249,7 +262,11 @@ class Witness:
         heads = {serial: _modelled(shadow) for serial, shadow in self.tickets.items()}
         assert heads == {s: tuple(getattr(e, f) for f in HEADS_FIELDS) for s, e in entries.items()}
         for serial, entry in entries.items():
-            assert self.tickets[serial].body == entry.body, ("its body", serial, entry)
+            shadow = self.tickets[serial]
+            assert shadow.body == entry.body, ("its body", serial, entry)
+            assert shadow.bookmark == entry.bookmark, ("what it saved", serial, entry)
+        kept = {serial for serial, ticket in image.heads.items() if ticket.has_bookmark}
+        assert set(image.bookmarks) == kept, "a bookmark has its row, and no other ticket has one"
         assert core.counters == self.model.counters()
         assert core.done_forgotten == self.model.done_forgotten
 
@@ -317,6 +334,11 @@ class _Expected:
                 return [self._submit(*submitted) for submitted in each]
             case Cancel(serial, reason):
                 return [model.cancel(serial, reason, now_ms)]
+            case Bookmark(serial, fence, value, progress):
+                if [answer.code for answer in self.answers] == ["full"]:
+                    assert not self.has_room
+                    return ["full"]
+                return [model.bookmark(serial, fence, value, progress)]
             case CancelMany(serials, reason):
                 if {answer.code for answer in self.answers} == {"full"}:
                     assert not self.has_room
@@ -378,8 +400,9 @@ class _Expected:
             return "not_pending"
         if entry.due_ms > self.now_ms:
             return "not_due"
-        if code in ("suspect", "clock", "full", "key_busy"):
+        if code in ("suspect", "clock", "full", "key_busy", "outlived"):
             assert code != "suspect" or entry.is_suspect
+            assert code != "outlived" or item.is_outlived
             assert code != "key_busy" or self._is_key_busy(entry)
             return code
         assert not self._is_key_busy(entry) or code != "started", ("one at a time", entry)

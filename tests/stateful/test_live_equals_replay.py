@@ -22,12 +22,13 @@ from hypothesis.stateful import (
 
 from kit.model import DEAD, PENDING, RUNNING
 from kit.stepped import BOUNDS, ODD_BOUNDS, STEPS, KeepingTasks, Stepped, stepped
-from parkade.asks import AwaitEnd, GroupEnds, GroupsOf, Look, PageOf, Rehearse
+from parkade.asks import AwaitEnd, BookmarkOf, GroupEnds, GroupsOf, Look, PageOf, Rehearse
 from parkade.finding import ALL_STATES, indexes_of
 from parkade.index_keys import group_prefix
 from parkade.keeping import Keeping
 from parkade.shard import Bounds
 from parkade.shard.commands import (
+    Bookmark,
     Cancel,
     CancelMany,
     Drop,
@@ -40,7 +41,7 @@ from parkade.shard.commands import (
 )
 from parkade.shard.lanes import SERIAL_BITS
 from parkade.shard.ticket import Ticket
-from parkade.store.record import ErrorText, Options, UniqueClaim
+from parkade.store.record import ErrorText, Options, ProgressNote, UniqueClaim
 
 DAY_MS = 86_400_000
 picks = st.integers(0, 1_000_000)
@@ -298,6 +299,28 @@ class LiveEqualsReplay(RuleBasedStateMachine):
             return
         if back or entry.state != RUNNING:
             self.shard.ask(Settle([Outcome(serial, entry.fence - back, kind)]))
+
+    @rule(
+        pick=picks, back=st.sampled_from((0, 0, 0, 1)), size=st.sampled_from((None, 1, 40, 900)),
+        tells=st.booleans(), steps=work,
+    )  # fmt: skip
+    def save(self, pick: int, back: int, size: int | None, tells: bool, steps: list[str]) -> None:
+        """An attempt saves something for the next one, or tells how far it is."""
+        serials = [*self.shard.handlers.alive] or [self._any(pick)]
+        serial = serials[pick % len(serials)]
+        entry = self.shard.witness.model.tickets.get(serial)
+        fence = 1 if entry is None else max(1, entry.fence - back)
+        value = None if size is None else b"%03d" % (pick % 1_000) * size
+        note = ProgressNote(pick % 100, 100.0, "rows", self.shard.now_ms) if tells else None
+        self.shard.ask(Bookmark(serial, fence, value, note), size=3 * (size or 0))
+        self._work(steps)
+
+    @precondition(lambda self: self.shard.handlers.alive)
+    @rule(pick=picks, steps=work)
+    def load(self, pick: int, steps: list[str]) -> None:
+        serials = [*self.shard.handlers.alive]
+        self.shard.ask(BookmarkOf(serials[pick % len(serials)]))
+        self._work(steps)
 
     # ------------------------------------------------------------------ time and steps
 

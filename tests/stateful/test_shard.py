@@ -13,6 +13,7 @@ from kit.model import Model
 from kit.rig import Rig, codes
 from parkade.shard import DEAD, PENDING, RUNNING, UNREAD, unique_name
 from parkade.shard.commands import (
+    Bookmark,
     Cancel,
     CancelMany,
     Drop,
@@ -29,7 +30,7 @@ from parkade.shard.commands import (
     StartItem,
     Submit,
 )
-from parkade.store.record import ErrorText, Options, Submitted, UniqueClaim
+from parkade.store.record import ErrorText, Options, ProgressNote, Submitted, UniqueClaim
 
 # Few distinct delays: tickets meet at one millisecond, before, at and past the horizon (1,000 ms).
 delays = st.sampled_from((0, 0, 0, 1, 5, 5, 400, 499, 501, 999, 1_000, 1_001, 1_500, 9_000))
@@ -78,6 +79,8 @@ FIELDS = [
     "is_ambiguous",
     "why",
     "cancel_reason",
+    "progress",
+    "has_bookmark",
 ]
 
 
@@ -257,6 +260,19 @@ class ShardIsADict(RuleBasedStateMachine):
         if entry is None or entry.state == RUNNING or entry.fence <= back:
             return
         self._settle([Outcome(serial, entry.fence - back, kind)])
+
+    @rule(pick=picks, back=st.integers(0, 1), value=st.sampled_from((None, b"a", b"b" * 90)))
+    def save(self, pick: int, back: int, value: bytes | None) -> None:
+        """An attempt saves a value, and tells how far it is."""
+        running = [s for s, entry in self.model.tickets.items() if entry.state == RUNNING]
+        serial = running[pick % len(running)] if running else self._any(pick)
+        entry = self.model.tickets.get(serial)
+        fence = 1 if entry is None else entry.fence - back
+        note = ProgressNote(pick, None, "", self.rig.now_ms) if pick % 2 else None
+        expected = self.model.bookmark(serial, fence, value, note)
+        assert codes(self.rig.do(Bookmark(serial, fence, value, note)).answers) == [expected]
+        if expected == "saved" and value is not None:
+            assert self.rig.core.bookmark(serial) == value
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         rig = self.rig
