@@ -185,6 +185,23 @@ def test_a_stop_waits_for_a_recovery_under_way(
         assert again.ticket(kept).info().state == "scheduled"
 
 
+def test_a_stop_on_a_full_disk_does_not_wait_for_room(tmp_path: Path, clock: ManualClock) -> None:
+    """The clock stands, so whatever waited for a time would wait for ever."""
+    hooks = Hooks()
+    engine = rig(
+        make(tmp_path / "data", durability="process", clock=clock), open_store=hooks.open
+    ).start()
+    task = engine.task(name="note")(lambda n: n)
+    kept = [keyed(task, shard).options(delay="1h").submit(1).id for shard in (0, 1)]
+    hooks.codes = [errno.ENOSPC] * 2
+    clock.advance(5_000)
+    assert hooks.failed.acquire(timeout=PATIENCE_S), "a checkpoint failed before the stop"
+    assert not engine.stop().clean
+    assert hooks.codes == [], "it was tried once more, and not again"
+    with make(tmp_path / "data", durability="process", clock=clock, run=False) as again:
+        assert [again.ticket(each).info().state for each in kept] == ["scheduled"] * 2
+
+
 def test_nothing_is_left_of_attempts_that_have_ended(tmp_path: Path, disk: FaultyDisk) -> None:
     with rig(make(tmp_path / "data", durability="process"), disk=disk) as engine:
 
