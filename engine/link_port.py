@@ -12,6 +12,7 @@ from parkade.asks import BookmarkOf
 from parkade.errors import StorageFull
 from parkade.job import Job
 from parkade.progress import ProgressBoard
+from parkade.progress_events import ProgressEvents
 from parkade.shard.commands import Bookmark, Refusal
 from parkade.store.record import ProgressNote
 from parkade.verdicts import Cancelled
@@ -27,12 +28,15 @@ class EnginePort:
 
     asker: Asker
 
-    def __init__(self, board: ProgressBoard, shard_count: int) -> None:
+    def __init__(self, board: ProgressBoard, told: ProgressEvents, shard_count: int) -> None:
         self._board = board
+        self._events = told
         self._shard_count = shard_count
 
     def note(self, job: Job, progress: ProgressNote) -> None:
-        self._board.put(self._shard_of(job), job.serial, job.fence, progress)
+        shard = self._shard_of(job)
+        self._board.put(shard, job.serial, job.fence, progress)
+        self._events.tell(job, progress, shard)
 
     def load_bookmark(self, job: Job) -> bytes | None:
         asks = [(self._shard_of(job), BookmarkOf(job.serial))]

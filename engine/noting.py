@@ -1,7 +1,8 @@
 """From records that were applied to notes of what they did. Runs on the core thread, in each turn.
 
 A note copies the few values that its event will show, so it holds no payload, result or traceback
-in memory. Of a record that people do not see (a retention's, a reschedule's) there is none.
+in memory. Of a record that people do not see (a retention's, a reschedule's) there is none, and
+progress does not wait for its record (`parkade.progress_events`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,6 @@ from parkade.events import Note
 from parkade.shard import states
 from parkade.shard.ticket import Ticket
 from parkade.store.record import (
-    Bookmarked,
     Buried,
     Cancelled,
     Completed,
@@ -79,8 +79,6 @@ def note_records(
         elif kind is Delivered:
             if record.draft is not None:  # type: ignore[attr-defined]
                 _note_submitted(record.draft, notes)  # type: ignore[attr-defined]
-        elif kind is Bookmarked and record.progress is None:  # type: ignore[attr-defined]
-            continue
         else:
             noter = _NOTERS.get(kind)
             ticket = tickets.get(record.serial) if noter is not None else None  # type: ignore[attr-defined]
@@ -129,10 +127,6 @@ def _short(error: ErrorText | None) -> tuple[str | None, str | None]:
 
 
 _NOTERS: Final[Mapping[type[Record], Callable[[Any, Ticket], tuple[int, Any]]]] = {
-    Bookmarked: lambda record, _: (
-        events.PROGRESS,
-        (record.progress.done, record.progress.total, record.progress.message[:TEXT_CHARS_MAX]),
-    ),
     Completed: lambda _, ticket: (events.DONE, ticket.attempts),
     Retried: _retried,
     Released: _released,

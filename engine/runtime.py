@@ -37,6 +37,7 @@ from parkade.outliving import OUTLIVING
 from parkade.placing import Placing
 from parkade.policies import RetryPolicy
 from parkade.progress import ProgressBoard
+from parkade.progress_events import ProgressEvents
 from parkade.routing import Routing
 from parkade.serials import Serials
 from parkade.shard.ticket import Ticket, format_id
@@ -241,7 +242,8 @@ class Runtime:
         self.settled_clock = SettledClock(start, now, mono)
         self.host = Host(self.clock, self.settled_clock, self, options.keeping(self.tasks))
         self.progress = ProgressBoard(self.shard_count)
-        self._port = EnginePort(self.progress, self.shard_count)
+        told = ProgressEvents(self.host, self.clock.monotonic_ms)
+        self._port = EnginePort(self.progress, told, self.shard_count)
         self.executor = self._make_executor()
         make_io = self.drive.make_io
         self._make_births()

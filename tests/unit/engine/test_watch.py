@@ -10,7 +10,7 @@ import pytest
 
 from kit.engines import PATIENCE_S, hold_handlers, make, rig, runtime_of, when
 from kit.failing import recovered
-from parkade import Engine, Event, Fail, UnknownTicket, current_attempt
+from parkade import Attempt, Engine, Event, Fail, UnknownTicket, current_attempt
 from parkade.store.disk import Handle, RealDisk
 from parkade.testing import TestEngine
 
@@ -140,6 +140,29 @@ def test_a_watch_ends_when_its_time_is_up_or_the_engine_stops(tmp_path: Path) ->
     for thread in threads:
         thread.join(PATIENCE_S)
     assert ended == [["submitted"]] * 3
+
+
+def test_progress_is_told_as_it_comes_and_not_too_often(parkade_engine: TestEngine) -> None:
+    engine = parkade_engine
+
+    @engine.task
+    def load(attempt: Attempt) -> None:
+        for done in range(4):
+            attempt.progress(done, 10, f"row {done}")
+            engine.clock.advance("125ms")
+        attempt.progress(9, 10)
+        attempt.progress(10, 10, "all of it")
+
+    events = engine.events("started", "progress", "done")
+    ticket = load.submit()
+    watch = ticket.watch()
+    assert next(watch).kind == "submitted"
+    engine.run_until_idle()
+    told = list(watch)
+    assert kinds(told) == ["started", *["progress"] * 4, "done"]
+    assert [event.data["done"] for event in told[1:-1]] == [0, 2, 9, 10]
+    assert told[1].data == {"done": 0, "total": 10, "message": "row 0"}
+    assert list(events) == told
 
 
 def test_a_watch_that_is_broken_off_leaves_nothing_behind(engine: Engine) -> None:
