@@ -295,6 +295,38 @@ class LeaseLossAndCompletion(TimeoutAndCompletion):
     kind = "lease"
 
 
+class GivingUpAndEnd(Race):
+    """A thread that cannot be stopped: its attempt is given up, and its handler ends."""
+
+    name, sides = "giving up against the end of the thread", ("giving up", "end")
+
+    def prepare(self) -> None:
+        self.submit_and_start()
+        self.fence = self.shard.handlers.alive.pop(self.serial).fence
+        self.heard: list[str] = []
+
+    def left(self) -> list[Step]:
+        return [lambda: self.report("timeout", lives_on=True), *DECIDED_AND_TOLD]
+
+    def right(self) -> list[Step]:
+        return [lambda: self.report("done", lives_on=False), *DECIDED_AND_TOLD]
+
+    def report(self, kind: str, *, lives_on: bool) -> None:
+        self.heard.append(kind)
+        self.shard.attempts.settle_all(
+            [Outcome(self.serial, self.fence, kind, wait_ms=300, max_attempts=3, lives_on=lives_on)]
+        )
+
+    def winner(self) -> str:
+        return LEFT if self.heard[0] == "timeout" else RIGHT
+
+    def check(self, winner: str) -> None:
+        assert not self.shard.attempts.is_outlived(self.serial), "its place is held for ever"
+        entry = self.shard.witness.model.tickets[self.serial]
+        assert self.state == (PENDING if winner == LEFT else DONE)
+        assert entry.maybe_applied is (winner == LEFT)
+
+
 class ReviveAndDrop(Race):
     name, sides = "revive against drop", ("revive", "drop")
 
@@ -463,6 +495,7 @@ RACES: tuple[type[Race], ...] = (
     CancelAndRetry,
     TimeoutAndCompletion,
     LeaseLossAndCompletion,
+    GivingUpAndEnd,
     ReviveAndDrop,
     PauseAndDue,
     UniqueAndCompletion,

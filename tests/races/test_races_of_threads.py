@@ -6,14 +6,17 @@ ten the one side has done all that it does before the other begins, so each of t
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from kit.engines import PATIENCE_S, make, recount
+from kit.clock import ManualClock
+from kit.engines import PATIENCE_S, make, recount, when
 from kit.races import LEFT, RIGHT, Tally
 from parkade import Engine, Ticket
+from parkade.runtime import Runtime
 
 RUNS = 100
 ALONE_EVERY = 10
@@ -207,6 +210,54 @@ class PauseAndDue(ThreadRace):
         return LEFT if is_held else RIGHT
 
 
+class TimeoutAndCompletion(ThreadRace):
+    """By a clock that stands until the one side moves it."""
+
+    name, sides = "timeout against completion", ("timeout", "completion")
+    settings: ClassVar[dict[str, Any]] = {"timeout": "2s"}
+    outcome = "timeout"
+
+    def __init__(self, handlers: Handlers, n: int, clock: ManualClock) -> None:
+        super().__init__(handlers, n)
+        self.clock = clock
+
+    def prepare(self) -> None:
+        self.handlers.make(self.n)
+        self.ticket = self.handlers.engine.lookup("timed").submit(self.n, 0)
+        self.handlers.wait_for(self.n)
+
+    def left(self) -> None:
+        self.clock.advance(2_000)
+
+    def is_right_through(self) -> None:
+        self.ticket.result()
+
+    def judge(self) -> str:
+        serial = self.engine.desk("test").parse(self.ticket.id).serial
+        when(
+            self.engine,
+            lambda runtime: (
+                runtime.attempts.running == 0 and not runtime.attempts.is_outlived(serial)
+            ),
+        )
+        tries = [attempt.outcome for attempt in self.ticket.attempts()]
+        assert tries in (["done"], [self.outcome])
+        if tries == ["done"]:
+            assert not self.ticket.info().maybe_applied
+            return RIGHT
+        assert self.ticket.info().maybe_applied
+        self.clock.advance(1_000)
+        assert self.ticket.result() == self.n
+        assert self.handlers.begun.count(self.n) == 2
+        return LEFT
+
+
+class LeaseLossAndCompletion(TimeoutAndCompletion):
+    name, sides = "lease loss against completion", ("lease loss", "completion")
+    settings: ClassVar[dict[str, Any]] = {"lease": "2s"}
+    outcome = "lost"
+
+
 RACES = (
     CancelAndStart, CancelAndCompletion, CancelAndRetry, ReviveAndDrop, UniqueAndCompletion,
     PauseAndDue,
@@ -244,6 +295,50 @@ def test_a_hundred_races_of_threads(
         won.add(winner)
         tally.add("threads", kind.name, kind.sides, winner)
     assert won == {LEFT, RIGHT}
+
+
+@pytest.mark.parametrize(
+    "kind", [TimeoutAndCompletion, LeaseLossAndCompletion], ids=lambda kind: kind.name
+)
+def test_a_hundred_races_against_the_clock(
+    kind: type[TimeoutAndCompletion], tmp_path: Path, tally: Tally
+) -> None:
+    clock = ManualClock()
+    engine = make(tmp_path, threads=4, clock=clock)
+    handlers = Handlers(engine)
+    work = handlers.work.handler.fn
+    engine.task(name="timed", retry=["1s"], **kind.settings)(work)
+    won = set()
+    with engine:
+        for n in range(RUNS):
+            race = kind(handlers, n, clock)
+            race.prepare()
+            if n % ALONE_EVERY == 1:
+                race.right()
+                race.is_right_through()
+                race.left()
+            elif n % ALONE_EVERY == 0:
+                race.left()
+                serial = engine.desk("test").parse(race.ticket.id).serial
+                when(engine, partial(is_outlived, serial))
+                race.right()
+            else:
+                at_once(race.left, race.right)
+            winner = race.judge()
+            won.add(winner)
+            tally.add("threads", kind.name, kind.sides, winner)
+        assert engine.stats().by_task == {"timed": {"done": RUNS}}
+    assert won == {LEFT, RIGHT}
+
+
+def is_through(serial: int, runtime: Runtime) -> bool:
+    """Whether nobody makes an attempt of it, and no older one goes on."""
+    attempts = runtime.attempts
+    return attempts.running == 0 and not attempts.is_outlived(serial)
+
+
+def is_outlived(serial: int, runtime: Runtime) -> bool:
+    return runtime.attempts.is_outlived(serial)
 
 
 def at_once(*sides: Callable[[], None]) -> None:

@@ -20,7 +20,6 @@ def run(race: Race, order: list[str]) -> None:
     steps = {LEFT: iter(race.left()), RIGHT: iter(race.right())}
     for side in order:
         race.take(next(steps[side]))
-        race.shard.check()
 
 
 def judge(races: list[Race], how: str, tally: Tally) -> list[str]:
@@ -92,4 +91,4 @@ def interleave(races: list[Race], dice: random.Random) -> None:
             rows.remove((race, left_over))
         if dice.random() < 0.3:
             shard.step(dice.choice(STEPS))
-        shard.check()
+            shard.check()
