@@ -20,6 +20,7 @@ COLLECTED = ["test_s8_tests_without_waiting.py"]
 
 # Run by a test of their own, which does what they leave to their reader.
 DRIVEN = [
+    "s2_paid_api.py",
     "s3_long_import.py",
     "s4_routes_and_dead_letters.py",
     "s7_campaign.py",
@@ -27,7 +28,6 @@ DRIVEN = [
 ]
 
 AWAITED = {
-    "s2_paid_api.py": "FastAPI and httpx among the test tools",
     "s5_cron.py": "schedules",
     "s6_workflow.py": "workflows",
 }
@@ -134,6 +134,28 @@ def test_the_small_ones_poll_without_attempts_and_page_someone(tmp_path: Path) -
         "billing.refund True",
         "breaker {'breaker': 'exports', 'reason': 'their maintenance', 'until': None}",
     ]
+
+
+def test_a_shop_charges_once_and_is_told_what_holds_the_rest(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", HERE / "payments.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, held, charged = done.stdout.splitlines()
+    assert lines == [
+        "one ticket: True Charge(charge_id='ch_1')",
+        "too many at first: Charge(charge_id='ch_2')",
+        "declined: failed: Fail",
+        "wired: TicketFailed ambiguous True",
+    ]
+    assert held.startswith("held: ready, ready, held: ")
+    assert 'breaker "psp" is open (5 failures in a row: httpx.RemoteProtocolError)' in held
+    assert charged == "charged: ['ch_1', 'ch_2']"
 
 
 def test_every_story_is_either_run_or_awaits_something() -> None:
