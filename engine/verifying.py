@@ -1,32 +1,51 @@
 """Whether a directory is what it should be: every file read, nothing written, whoever owns it.
 
 Each shard is opened as an engine would open it, in memory: checksums, identities, the journal's
-proofs, the replay. Then the store's tables are held against each other.
+proofs, the replay. Then the store's tables are held against each other. Damaged pages can end the
+process that walks them, so `verify_apart` does it in a child.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
+from parkade.apart import ChildDied, lines_apart, serve_lines
+from parkade.clock import SystemClock
 from parkade.house import HOUSE_NUMBER, read_state
 from parkade.index_keys import index_keys
 from parkade.keeping import COUNTED
 from parkade.onlooker import Onlooker
+from parkade.opening import shard_directory
+from parkade.reader import existing_manifest
 from parkade.shard import check
 from parkade.shard.retry import expiry_of
 from parkade.shard.states import PENDING, STATES
 from parkade.shard.ticket import HeadDamage, decode_ticket, format_id
-from parkade.store.disk import Disk
+from parkade.store.disk import Disk, RealDisk
+from parkade.store.environment import DATA_FILE
 from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest
 from parkade.store.record import RecordDamage, decode_records
 from parkade.store.snapshot import Snapshot
 from parkade.store.verify import HeadFacts, Problem, verify
 
-__all__ = ["PROBLEMS_MAX", "PartReport", "verify_parts"]
+__all__ = ["PROBLEMS_MAX", "Finding", "PartReport", "verify_apart", "verify_parts"]
 
 PROBLEMS_MAX = 1_000  # of one part: a lost page can cost more than anybody reads
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that is wrong: where it stands, as far as that can be told. `offset` is in bytes;
+    `ticket` is an id, or `serial N` where its head does not tell the rest of it."""
+
+    text: str
+    file: str | None = None
+    offset: int | None = None
+    table: str | None = None
+    ticket: str | None = None
 
 
 @dataclass(slots=True)
@@ -38,7 +57,7 @@ class PartReport:
     tickets: int = 0
     journal_records: int = 0
     tail_frames: int = 0
-    problems: list[str] = field(default_factory=list[str])
+    problems: list[Finding] = field(default_factory=list[Finding])
     is_cut: bool = False
     is_unread: bool = False  # the system would not let it be read, which tells nothing of it
 
@@ -47,19 +66,47 @@ class PartReport:
         return not self.problems
 
 
-def verify_parts(disk: Disk, path: str, manifest: Manifest, *, deep: bool) -> Iterator[PartReport]:
+def verify_apart(path: str, manifest: Manifest, *, deep: bool) -> Iterator[PartReport]:
+    """`verify_parts` in a child process: a part that ends it is damaged, and the next ones are
+    looked at by another child. Raises `ControlError` where only the owner may look."""
+    at = 0
+    while at <= manifest.shards:
+        try:
+            for said in lines_apart(__name__, {"path": path, "deep": deep, "first": at}):
+                yield msgspec.convert(said, PartReport)
+                at += 1
+        except ChildDied as death:
+            text = f"reading it ended the process that read it ({death.reason})"
+            place = f"{_directory_of(path, at)}/store/{DATA_FILE}"
+            yield PartReport(_name_of(at), problems=[Finding(text, file=place)])
+            at += 1
+
+
+def verify_parts(
+    disk: Disk, path: str, manifest: Manifest, *, deep: bool, first: int = 0
+) -> Iterator[PartReport]:
     """The house, then the shards, one report at a time. What is damaged is told, not raised.
 
-    Without `deep` the rows of single tickets are not read. Raises `ConfigError` where only the
-    owner may look.
+    Without `deep` the rows of single tickets are not read. `first` parts are left out. Raises
+    `ConfigError` where only the owner may look.
     """
-    yield _verify_house(disk, path, manifest)
-    for number in range(manifest.shards):
-        yield _verify_shard(disk, path, manifest, number, deep=deep)
+    for at in range(first, manifest.shards + 1):
+        if at == 0:
+            yield _verify_house(disk, path, manifest)
+        else:
+            yield _verify_shard(disk, path, manifest, at - 1, deep=deep)
+
+
+def _name_of(at: int) -> str:
+    return "house" if at == 0 else f"shard {at - 1:02d}"
+
+
+def _directory_of(path: str, at: int) -> str:
+    return f"{path}/house" if at == 0 else shard_directory(path, at - 1)
 
 
 def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
-    report = PartReport("house")
+    report = PartReport(_name_of(0))
     house = Onlooker(disk, path, manifest.salt, HOUSE_NUMBER, place="house")
 
     def see(snapshot: Snapshot) -> None:
@@ -73,8 +120,7 @@ def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
         with house.held(see):
             pass
     except (StoreError, RecordDamage, msgspec.MsgspecError) as error:
-        report.is_unread = isinstance(error, ReadFailed)
-        report.problems.append(str(error))
+        _note_error(report, error)
     finally:
         house.close()
     return report
@@ -83,7 +129,7 @@ def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
 def _verify_shard(
     disk: Disk, path: str, manifest: Manifest, number: int, *, deep: bool
 ) -> PartReport:
-    report = PartReport(f"shard {number:02d}")
+    report = PartReport(_name_of(number + 1))
     salt = int.from_bytes(manifest.salt, "big")
     shard = Onlooker(disk, path, manifest.salt, number)
     try:
@@ -95,13 +141,19 @@ def _verify_shard(
             if deep:
                 check(sight.core)
     except StoreError as error:
-        report.is_unread = isinstance(error, ReadFailed)
-        report.problems.append(str(error))
+        _note_error(report, error)
     except AssertionError as error:
-        report.problems.append(f"the journal leads to a state that cannot be: {error}")
+        text = f"the journal leads to a state that cannot be: {error}"
+        report.problems.append(Finding(text, file=shard.journal))
     finally:
         shard.close()
     return report
+
+
+def _note_error(report: PartReport, error: Exception) -> None:
+    report.is_unread = isinstance(error, ReadFailed)
+    file, offset = getattr(error, "path", None), getattr(error, "offset", None)
+    report.problems.append(Finding(str(error), file=file, offset=offset))
 
 
 def _note(report: PartReport, snapshot: Snapshot, problems: Iterator[Problem], salt: int) -> None:
@@ -109,8 +161,9 @@ def _note(report: PartReport, snapshot: Snapshot, problems: Iterator[Problem], s
         if len(report.problems) >= PROBLEMS_MAX:
             report.is_cut = True
             return
-        who = "" if problem.serial is None else f"{_name(snapshot, problem.serial, salt)}: "
-        report.problems.append(f"{who}{problem.text} (table {problem.table})")
+        who = None if problem.serial is None else _name(snapshot, problem.serial, salt)
+        text = f"{'' if who is None else f'{who}: '}{problem.text} (table {problem.table})"
+        report.problems.append(Finding(text, file=snapshot.path, table=problem.table, ticket=who))
 
 
 def _name(snapshot: Snapshot, serial: int, salt: int) -> str:
@@ -144,3 +197,14 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
         ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
         index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )
+
+
+def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    disk, path = RealDisk(), os.fspath(asked["path"])
+    manifest = existing_manifest(disk, path, SystemClock().now_ms())
+    for part in verify_parts(disk, path, manifest, deep=asked["deep"], first=asked["first"]):
+        yield msgspec.to_builtins(part)
+
+
+if __name__ == "__main__":
+    serve_lines(_say)

@@ -127,7 +127,7 @@ class _Walk:
         """Rows that fail their checksum; bodies and history must have a head as well."""
         heads = self._transaction.cursor(self._tables.heads)
         is_of_ticket = name in ("bodies", "history")
-        for key, stored in self._transaction.cursor(table):
+        for key, stored in self._rows(table):
             serial = int.from_bytes(key[:8], "big") if is_of_ticket else None
             if unseal(key, stored) is None:
                 yield Problem(name, serial, f"row {bytes(key).hex()} fails its checksum")
@@ -171,7 +171,7 @@ class _Walk:
         """Rows of lanes: their checksums, their tickets, their number."""
         names = self._transaction.cursor(self._tables.lane_names)
         counts: Counter[int] = Counter()
-        for key, stored in self._transaction.cursor(self._tables.lanes):
+        for key, stored in self._rows(self._tables.lanes):
             lane_number, serial = int.from_bytes(key[:4], "big"), int.from_bytes(key[12:], "big")
             counts[lane_number] += 1
             due = unseal(key, stored)
@@ -203,7 +203,7 @@ class _Walk:
 
     def _ended(self) -> Iterator[Problem]:
         """What is noted of those that retention will look for by the time of their end."""
-        for key, stored in self._transaction.cursor(self._tables.ended):
+        for key, stored in self._rows(self._tables.ended):
             for finished_ms, serial in unpack_stamps(unseal(key, stored) or b""):
                 facts = self._facts(serial)
                 if facts is None or facts.ended_ms is None or facts.state != key[0]:
@@ -212,6 +212,17 @@ class _Walk:
                 if facts.ended_ms != finished_ms:
                     text = f"it ended at {facts.ended_ms} ms, and is noted at {finished_ms} ms"
                     yield Problem("ended", serial, text)
+
+    def _rows(self, table: _Database) -> Iterator[tuple[memoryview, memoryview]]:
+        """All of a table. Damaged pages may lead back to where the walk has been: it ends there."""
+        last = b""
+        for key, stored in self._transaction.cursor(table):
+            here = bytes(key)
+            if here <= last:
+                reason = f"a table goes from row {last.hex()} back to row {here.hex()}"
+                raise Damage(self._snapshot.path, 0, reason)
+            last = here
+            yield key, stored
 
     def _facts(self, serial: int) -> HeadFacts | None:
         key = serial.to_bytes(8, "big")
@@ -231,7 +242,7 @@ class _Walk:
         counts: Counter[tuple[str, int]] = Counter()
         indexes = self._transaction.cursor(self._tables.indexes)
         index_rows = marks = 0
-        for key, stored in self._transaction.cursor(self._tables.heads):
+        for key, stored in self._rows(self._tables.heads):
             serial = int.from_bytes(key, "big")
             head = unseal(key, stored)
             facts = None if head is None else self._decode(serial, head)
@@ -272,7 +283,7 @@ class _Walk:
     def _lost(self) -> Iterator[Problem]:
         """Pending tickets with no place or more than one, found a slice of serials at a time."""
         wanted: Counter[int] = Counter()
-        for key, stored in self._transaction.cursor(self._tables.heads):
+        for key, stored in self._rows(self._tables.heads):
             serial = int.from_bytes(key, "big")
             head = unseal(key, stored)
             facts = None if head is None else self._decode(serial, head)
@@ -289,7 +300,7 @@ class _Walk:
                 serial, flags = int.from_bytes(packed[8:16], "big"), packed[28]
                 if not flags and serial in wanted:
                     wanted[serial] += 1
-        for key, _ in self._transaction.cursor(self._tables.lanes):
+        for key, _ in self._rows(self._tables.lanes):
             serial = int.from_bytes(key[12:], "big")
             if serial in wanted:
                 wanted[serial] += 1

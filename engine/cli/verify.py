@@ -4,13 +4,14 @@ import os
 from typing import Any
 
 import click
+import msgspec
 
 from parkade.cli import exits
 from parkade.cli.screen import Output, Screen, clean, output_options
 from parkade.clock import SystemClock
 from parkade.reader import existing_manifest
 from parkade.store.disk import RealDisk
-from parkade.verifying import PROBLEMS_MAX, PartReport, verify_parts
+from parkade.verifying import PROBLEMS_MAX, PartReport, verify_apart
 from parkade.wording import count_text
 
 __all__ = ["verify"]
@@ -33,7 +34,7 @@ def verify(ctx: click.Context, deep: bool, is_json: bool, is_jsonl: bool) -> Non
     manifest = existing_manifest(disk, path, SystemClock().now_ms())
     parts: list[dict[str, Any]] = []
     is_sound = True
-    for part in verify_parts(disk, path, manifest, deep=deep):
+    for part in verify_apart(path, manifest, deep=deep):
         is_sound &= part.is_sound
         parts.append(_facts(part))
         if output.is_for_people:
@@ -41,7 +42,8 @@ def verify(ctx: click.Context, deep: bool, is_json: bool, is_jsonl: bool) -> Non
         elif output.is_jsonl:
             output.line(parts[-1])
     if output.is_for_people and not is_sound:
-        screen.line("\nnothing was changed. What to do: docs/errors.md#PK-105")
+        screen.line("\nnothing was changed. To keep what is whole:")
+        screen.line(f"  parkade repair {clean(path)} {clean(path)}.new")
     if not output.is_for_people and not output.is_jsonl:
         output.line({"directory": path, "deep": deep, "sound": is_sound, "parts": parts})
     if not is_sound:
@@ -56,7 +58,7 @@ def _facts(part: PartReport) -> dict[str, Any]:
         "journal_records": part.journal_records,
         "tail_frames": part.tail_frames,
         "unreadable": part.is_unread,
-        "problems": part.problems,
+        "problems": [msgspec.to_builtins(problem) for problem in part.problems],
         "more_problems": part.is_cut,
     }
 
@@ -75,4 +77,4 @@ def _print(screen: Screen, part: PartReport) -> None:
     mark = "UNREADABLE" if part.is_unread else "DAMAGED"
     screen.line(f"{name}  {screen.colour(mark, 'red')}  {count} {noun}")
     for problem in part.problems:
-        screen.line(f"  {clean(problem)}")
+        screen.line(f"  {clean(problem.text)}")

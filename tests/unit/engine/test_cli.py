@@ -130,7 +130,7 @@ def test_verify_names_the_row_that_is_damaged_and_changes_nothing(
     assert done.exit_code == 1
     parts = {part["part"]: part for part in map(json.loads, done.stdout.splitlines())}
     assert parts["shard 01"]["sound"] and parts["house"]["sound"]
-    assert any("checksum" in problem for problem in parts["shard 00"]["problems"])
+    assert any("checksum" in problem["text"] for problem in parts["shard 00"]["problems"])
     assert head.read_bytes() == damaged
     for_people = run("-d", left, "verify", "--deep")
     assert for_people.exit_code == 1

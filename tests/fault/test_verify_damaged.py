@@ -1,0 +1,65 @@
+"""`verify` on stores whose pages are damaged: it always answers, and it changes nothing."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kit.engines import checkpoint, make
+from parkade.store.disk import RealDisk
+from parkade.store.manifest import Manifest, read_manifest
+from parkade.verifying import verify_apart
+
+PAGE_BYTES = 4096
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "data"
+    with make(path, durability="process", run=False) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        engine.submit_many([task.options(delay="1h").call(n) for n in range(400)])
+        checkpoint(engine)
+    return path
+
+
+def manifest_of(path: Path) -> Manifest:
+    manifest = read_manifest(RealDisk(), str(path))
+    assert manifest is not None
+    return manifest
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pages_of_noise_are_damage_of_their_shard_and_no_end_of_the_tool(
+    template: Path, tmp_path: Path, seed: int
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(template, path)
+    dice = random.Random(seed)
+    store = path / "shard-000/store/data.mdb"
+    content = bytearray(store.read_bytes())
+    for _ in range(12):
+        page = dice.randrange(2, len(content) // PAGE_BYTES) * PAGE_BYTES
+        start = page + dice.choice((0, 8, 16, 100))
+        content[start : start + 64] = dice.randbytes(64)
+    store.write_bytes(content)
+    parts = list(verify_apart(str(path), manifest_of(path), deep=True))
+    assert [part.name for part in parts] == ["house", "shard 00", "shard 01"]
+    assert [part.is_sound for part in parts] == [True, False, True]
+    assert all(problem.text for part in parts for problem in part.problems)
+    assert store.read_bytes() == content
+
+
+def test_a_finding_tells_file_table_and_ticket(template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(template, path)
+    store = path / "shard-001/store/data.mdb"
+    content = store.read_bytes()
+    place = content.index(b"\xa4note")
+    store.write_bytes(content[:place] + b"\xa4nope" + content[place + 5 :])
+    house, first, second = verify_apart(str(path), manifest_of(path), deep=True)
+    assert house.is_sound and first.is_sound
+    (finding,) = (problem for problem in second.problems if problem.table == "heads")
+    assert finding.file == str(store)
+    assert finding.ticket is not None and finding.ticket.startswith("serial ")
