@@ -14,6 +14,7 @@ from parkade.shard.horizon import pack
 from parkade.shard.keys import OpenGate
 from parkade.shard.lanes import ASIDE, IN_HAND, RANK_MAX, SERIAL_BITS, SPILLED, WINDOW, Lane
 from parkade.shard.memory import UNREAD
+from parkade.shard.outbox import NO_PLACE
 from parkade.shard.retry import expiry_of
 from parkade.shard.states import DEAD, PENDING, RUNNING
 from parkade.shard.ticket import Ticket
@@ -46,6 +47,7 @@ def check(core: Shard, store: StoreView | None = None) -> None:
     _check_lanes(core)
     _check_keys(core)
     _check_hot_placement(core)
+    _check_outbox(core)
     if store is not None:
         _check_store(core, store)
         _check_counters(core, store)
@@ -229,6 +231,25 @@ def _check_hot_placement(core: Shard) -> None:
         assert position <= placement.horizon, ("near is up to the horizon", serial)
         assert position in timers, ("near is in the wheel", serial)
         assert serial not in core.hot, ("near is parked", serial)
+
+
+def _check_outbox(core: Shard) -> None:
+    """A window holds the first entries that are not handed, and all of them unless there may be
+    more; an id that answers as another ticket's has its row."""
+    outbox = core.outbox
+    changed = outbox.changed()
+    for receiver, window in outbox.windows.items():
+        places = list(window)
+        assert places and places == sorted(places), ("in order", receiver, places)
+        assert places[0] > outbox.handed.get(receiver, NO_PLACE), ("not handed", receiver)
+        assert len(places) <= outbox.window_max, ("a window is bounded", receiver)
+        for place in [at for to, at in changed if to == receiver and at <= places[-1]]:
+            assert place in window, ("no entry is passed over", receiver, place)
+    for receiver, place in changed:
+        is_in = place in outbox.windows.get(receiver, ())
+        assert is_in or receiver in outbox.beyond, ("all of them, or more", receiver, place)
+    for ticket in core.hot.values():
+        assert ticket.aliases is None or ticket.state in (PENDING, RUNNING, DEAD), ticket
 
 
 def _check_wake(core: Shard) -> None:

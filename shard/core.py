@@ -42,6 +42,7 @@ from parkade.shard.lanes import SPILLED, LaneKey
 from parkade.shard.memory import UNREAD, Unread
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.unique import HELD
 from parkade.shard.view import View
 from parkade.store.record import Delivered, Forgotten, Record, Started, Submitted
 
@@ -140,7 +141,8 @@ class Shard(Applying):
         if isinstance(record, Started | Forgotten):
             return record.serials, ()
         if isinstance(record, Delivered):
-            return (() if record.draft is not None else (record.holder,)), ()
+            is_followed = record.draft is None and record.until_ms == HELD
+            return ((record.holder,) if is_followed else ()), ()
         serial = getattr(record, "serial", None)
         return (() if serial is None else (serial,)), ()
 

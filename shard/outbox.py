@@ -35,8 +35,8 @@ NO_PLACE: Final = Place(0, 0, 0)
 class Outbox:
     """Of one shard. `taken` is the other side: up to where it has taken what others sent it."""
 
-    __slots__ = ("_memory", "_window_bytes_max", "_window_max", "beyond", "full", "handed", "taken",
-                 "window_bytes", "windows")  # fmt: skip
+    __slots__ = ("_memory", "_window_bytes_max", "beyond", "full", "handed", "taken",
+                 "window_bytes", "window_max", "windows")  # fmt: skip
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Outbox:
     ) -> None:
         """`stored`: receivers for whom the store may have entries."""
         self._memory = memory
-        self._window_max = window_max
+        self.window_max = window_max
         self._window_bytes_max = window_bytes_max
         self.taken = {sender: Place(*place) for sender, place in taken.items()}
         self.windows: dict[int, dict[Place, Submitted]] = {}
@@ -95,7 +95,7 @@ class Outbox:
         """Whether there may be more, and the window has run low."""
         if receiver not in self.beyond or receiver in self.full:
             return False
-        is_low = len(self.windows.get(receiver, ())) <= self._window_max // 2
+        is_low = len(self.windows.get(receiver, ())) <= self.window_max // 2
         return is_low and self.window_bytes.get(receiver, 0) <= self._window_bytes_max // 2
 
     def refill(
@@ -115,7 +115,7 @@ class Outbox:
         """Into the window, if there is room; one entry always finds some."""
         window = self.windows.setdefault(receiver, {})
         size = self.window_bytes.get(receiver, 0) + _bytes_of(draft)
-        is_full = len(window) >= self._window_max or size > self._window_bytes_max
+        is_full = len(window) >= self.window_max or size > self._window_bytes_max
         if window and is_full:
             return False
         window[place] = draft

@@ -12,6 +12,7 @@ from parkade.store.record import ProgressNote, Submitted
 PENDING, RUNNING, DONE, DEAD, CANCELLED, EXPIRED = range(6)
 KEPT, ACTIVE, DURATION = range(3)
 
+Place = tuple[int, int, int]  # epoch, LSN, number
 Name = tuple[str, str | None, str]
 
 
@@ -61,6 +62,10 @@ class Model:
     def __init__(self) -> None:
         self.tickets: dict[int, Entry] = {}
         self.names: dict[Name, tuple[int, int | None]] = {}
+        # What goes to whom, in order; up to where each sender's came; ids that answer as another's.
+        self.outbox: dict[int, list[tuple[Place, Submitted]]] = {}
+        self.taken: dict[int, Place] = {}
+        self.aliases: dict[int, tuple[int, int | None]] = {}
         self.done_forgotten = 0
 
     def counters(self) -> dict[tuple[str, int], int]:
@@ -88,6 +93,28 @@ class Model:
             self.names[name] = (draft.serial, claim.until_ms if claim.mode == DURATION else None)
         self.tickets[draft.serial] = entry
         return "created"
+
+    def deliver(
+        self, sender: int, place: Place, draft: Submitted, now_ms: int, settled_ms: int
+    ) -> str | None:
+        """None: it has come before."""
+        if place <= self.taken.get(sender, (0, 0, 0)):
+            return None
+        self.taken[sender] = place
+        replaces = draft.unique is not None and draft.unique.replaces
+        code = self.submit(draft, 2 if replaces else 0, now_ms, settled_ms)
+        if code == "existing":
+            name = Entry(draft, PENDING, 0, 0, None).name
+            assert name is not None
+            self.aliases[draft.serial] = self.names[name]
+        return code
+
+    def hand(self, receiver: int, place: Place) -> str | None:
+        """The entries up to there are done with; None: they were before."""
+        left = [entry for entry in self.outbox.get(receiver, []) if entry[0] > place]
+        is_new = left != self.outbox.get(receiver, [])
+        self.outbox[receiver] = left
+        return "handed" if is_new else None
 
     def cancel(self, serial: int, reason: str, now_ms: int) -> str:
         entry = self.tickets.get(serial)
@@ -322,17 +349,29 @@ class Model:
             entry.bookmark = None
         if state == DONE:
             entry.progress = None
-        name, claim = entry.name, entry.draft.unique
-        if name is None or claim is None or self.names.get(name, (0, 0))[0] != entry.draft.serial:
+        serial, name, claim = entry.draft.serial, entry.name, entry.draft.unique
+        if name is None or claim is None:
             return
-        if claim.mode == ACTIVE:
+        if self.names.get(name, (0, 0))[0] != serial:
+            self._end_aliases(serial, 0)
+        elif claim.mode == ACTIVE:
             del self.names[name]
+            self._end_aliases(serial, 0)
         elif claim.mode == KEPT and state != DEAD:
-            self.names[name] = (entry.draft.serial, now_ms + claim.keep_ms)
+            self.names[name] = (serial, now_ms + claim.keep_ms)
+            self._end_aliases(serial, now_ms + claim.keep_ms)
+
+    def _end_aliases(self, serial: int, until_ms: int) -> None:
+        """Those that last for as long as a ticket has its name: its end is known now."""
+        for child, (holder, until) in self.aliases.items():
+            if holder == serial and until is None:
+                self.aliases[child] = (holder, until_ms)
 
     def _delete(self, serial: int) -> None:
         entry = self.tickets.pop(serial)
         self.done_forgotten += entry.state == DONE
         name = entry.name
+        if entry.state == DEAD:
+            self._end_aliases(serial, 0)
         if name is not None and entry.state == DEAD and self.names.get(name, (0, 0))[0] == serial:
             del self.names[name]

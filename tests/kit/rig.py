@@ -34,6 +34,7 @@ from parkade.shard.commands import (
     Verdict,
 )
 from parkade.shard.lanes import SERIAL_BITS
+from parkade.shard.outbox import NO_PLACE, Place
 from parkade.shard.ticket import Ticket
 from parkade.store.record import (
     Options,
@@ -61,7 +62,8 @@ SMALL = Bounds(
 class Rig:
     """The whole of a shard, in one thread and no file."""
 
-    def __init__(self, bounds: Bounds = SMALL) -> None:
+    def __init__(self, bounds: Bounds = SMALL, *, shard_count: int = 1) -> None:
+        self.shard_count = shard_count
         self.bounds = bounds
         self.now_ms = NOW_MS
         self.settled_ms = NOW_MS
@@ -73,6 +75,7 @@ class Rig:
         self.committed: Batch | None = None
         self.reads: list[Callable[[], bool]] = []
         self.fired_early: list[int] = []
+        self.delivered = 0  # batches of other shards
 
     def _open(self) -> Shard:
         store = self.store
@@ -82,6 +85,9 @@ class Rig:
             lane_names=store.lane_names,
             lane_rows=store.lane_rows(),
             bounds=self.bounds,
+            shard_count=self.shard_count,
+            taken=store.taken,
+            has_outbox=bool(store.outbox),
         )
 
     # ------------------------------------------------------------------ commands
@@ -107,6 +113,7 @@ class Rig:
         return verdict
 
     def apply(self, record: Record) -> None:
+        self.last = record
         self.journal.append(encode_records([record]))
         self.core.apply(record)
 
@@ -118,11 +125,12 @@ class Rig:
         unique: UniqueClaim | None = None,
         options: Options | None = None,
         payload: bytes = b"payload",
+        part: int = 7,
     ) -> Submitted:
         self.last_serial += 1
         due_ms = self.now_ms + delay_ms
         return Submitted(
-            self.last_serial, 7, task, due_ms, self.now_ms, payload, key, unique, options
+            self.last_serial, part, task, due_ms, self.now_ms, payload, key, unique, options
         )
 
     def submit(self, delay_ms: int = 0, **more: Any) -> int:
@@ -344,8 +352,22 @@ class Rig:
             "uniques": {name: row for name, row in uniques.items() if row is not None},
             "history": history,
             "counters": core.counters,
+            "taken": core.outbox.taken,
+            "outbox": self.outbox(),
             "running": sorted(s for s, t in tickets.items() if t.state == RUNNING),
         }
+
+    def outbox(self) -> dict[tuple[int, Place], Submitted]:
+        """What is on its way to others, memory over store."""
+        outbox, stored = self.core.outbox, self.store.outbox
+        left = {at: e for at, e in stored.items() if at[1] > outbox.handed.get(at[0], NO_PLACE)}
+        return dict(sorted((left | outbox.changed()).items()))
+
+    def refill(self, receiver: int, limit: int = 100) -> None:
+        """Read what the window has no more of."""
+        after = self.core.outbox.last(receiver)
+        rows = self.store.entries(receiver, after, limit)
+        self.core.outbox.refill(receiver, rows, is_end=len(rows) < limit)
 
     def checked(self) -> None:
         """Every invariant."""

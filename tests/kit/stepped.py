@@ -30,7 +30,9 @@ from parkade.io import Post, ShardIO, Writer
 from parkade.keeping import Keeping
 from parkade.opening import Identity, OpenShard, open_shard
 from parkade.shard import Bounds
+from parkade.shard.births import Ending
 from parkade.shard.commands import Command, Outcome, Submit
+from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
 from parkade.store.batch import Batch, Commit
 from parkade.store.errors import StoreError, WriteFailed
@@ -63,6 +65,8 @@ BOUNDS = Bounds(
     moves_max=6,
     aside_max=2,
     payload_cache_bytes_max=64,
+    outbox_max=3,
+    outbox_bytes_max=1_200,
 )
 # Where one bound is met long before the others.
 ODD_BOUNDS = (
@@ -83,6 +87,7 @@ LIMITS = {
     "ENCODE_SLICE_TICKETS": 2,
     "IDLE_COVER_MS": 300,
     "LOAD_CHUNK": 3,
+    "OUTBOX_READ_MAX": 2,
     "POISON_WINDOW_MS": 1_000,
     "FORGET_MAX": 2,
     "FORGOTTEN_UNCOMMITTED_MAX": 6,
@@ -96,6 +101,7 @@ SIZING = Sizing(
     segment_bytes_first=1, segment_bytes_max=4_096, frame_bytes_max=64, reserve_bytes=200
 )
 PLACES = 3
+SHARDS = 2  # this one, and one that is never open: what is for it waits
 # "late pass": a completion is heard of before what was read ahead of it.
 STEPS = ("io", "writer", "hear io", "hear writer", "turn", "admit", "pass", "late pass")
 Heard = deque[tuple[Callable[..., None], tuple[Any, ...]]]
@@ -149,6 +155,26 @@ class Port:
             self.errors.append((what, error))
 
 
+class Routes:
+    """A ticket whose option names a task for an end tells it of that."""
+
+    def __init__(self, stepped: "Stepped") -> None:
+        self._stepped = stepped
+
+    def routes(self, ticket: Ticket, state: int) -> bool:
+        options = ticket.options
+        return options is not None and options.routes is not None and state != 2
+
+    def drafts(self, ending: Ending) -> list[Submitted]:
+        options, serial = ending.ticket.options, ending.ticket.serial
+        assert options is not None and options.routes is not None
+        name = options.routes[0]
+        assert name is not None
+        payload = b"route of %d" % serial
+        claim = UniqueClaim("a", 0, -1, 500) if serial % 3 == 0 else None
+        return [self._stepped.draft(task=name, payload=payload, unique=claim)]
+
+
 class Stepped:
     """The shard, and everything that a test does to it. Make one with `stepped`."""
 
@@ -194,6 +220,7 @@ class Stepped:
         self.shard = Watched(0, self.port, self.io, self.writer)
         self.shard.witness, self.shard.image_of = self.witness, self.image
         self.shard.held_at = {}
+        self.shard.kin = Routes(self)
         admission = Admission({"thread": PLACES}, self.handlers)
         self.attempts = Attempts([self.shard], admission, self.handlers, self.handlers)
         self.settled: SettledClock | None = None
@@ -210,7 +237,7 @@ class Stepped:
         """Opens the shard, and holds what was recovered against the witness."""
         opened = open_shard(
             self.disk,
-            Identity(self.path, SALT, self.durability, self.is_new),
+            Identity(self.path, SALT, self.durability, self.is_new, SHARDS),
             0,
             sizing=SIZING,
             entropy=self.entropy,
@@ -319,12 +346,13 @@ class Stepped:
         unique: UniqueClaim | None = None,
         options: Options | None = None,
         payload: bytes | None = None,
+        part: int = 8,
     ) -> Submitted:
         """A ticket to be submitted, due now unless said."""
         serial = self.last_serial = max(self.now_ms << 20, self.last_serial + 1)
         due_ms = self.now_ms if due_ms is None else due_ms
         payload = b"payload of %d" % (serial & 0xFFFF) if payload is None else payload
-        return Submitted(serial, 7, task, due_ms, self.now_ms, payload, key, unique, options)
+        return Submitted(serial, part, task, due_ms, self.now_ms, payload, key, unique, options)
 
     def submit(self, *drafts: Submitted, modes: list[int] | None = None) -> None:
         size = sum(len(draft.payload) + DRAFT_BYTES for draft in drafts)
@@ -509,7 +537,7 @@ class Stepped:
             model = self.witness.model
             dues = [entry.due_ms for entry in model.tickets.values() if entry.state == 0]
             running = [s for s, entry in model.tickets.items() if entry.state == 1]
-            if not dues and not running and not self.unanswered:
+            if not dues and not running and not self.unanswered and not model.outbox.get(0):
                 return
             self.pass_ms(max(min(dues, default=0) - self.now_ms, 100))
         raise AssertionError(("stuck", self._stuck(), list(self.unanswered.values())))

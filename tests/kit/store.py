@@ -27,9 +27,11 @@ from parkade.shard import (
 )
 from parkade.shard.check import StoreView
 from parkade.shard.commands import Loaded, Parked, UniqueRow
+from parkade.shard.outbox import Place
 from parkade.shard.retry import expiry_of
 from parkade.shard.ticket import SERIAL_MAX, StoredAt, Ticket, decode_ticket, encode_ticket
 from parkade.shard.unique import unique_name_of
+from parkade.store.record import Submitted
 
 AgendaEntry = tuple[int, int, int, int]
 
@@ -51,6 +53,9 @@ class Batch:
     enters: list[tuple[int, StoredAt]] = field(default_factory=list)
     moves: dict[int, LaneMove] = field(default_factory=dict)
     lane_names: list[tuple[int, bytes]] = field(default_factory=list)
+    outbox: dict[tuple[int, Place], Submitted] = field(default_factory=dict)
+    handed: dict[int, Place] = field(default_factory=dict)
+    taken: dict[int, Place] = field(default_factory=dict)
     placed: dict[int, StoredAt | None] = field(default_factory=dict)
 
 
@@ -60,7 +65,7 @@ class Building:
     def __init__(self, core: Shard, cut: Cut) -> None:
         self.core = core
         self.flight = cut.flight
-        self.batch = Batch(cut.lsn, cut.counters)
+        self.batch = Batch(cut.lsn, cut.counters, taken=cut.taken)
         self.todo = list(cut.flight.tickets)
 
     def slice(self, count: int) -> bool:
@@ -79,6 +84,9 @@ class Building:
         batch.history = {place: encode_attempt(row) for place, row in flight.history.items()}
         batch.moves = dict(flight.moves)
         batch.lane_names = list(flight.lane_names)
+        batch.handed = dict(flight.handed)
+        for receiver, entries in flight.outbox.items():
+            batch.outbox |= {(receiver, place): entry for place, entry in entries.items()}
         return batch
 
     def _encode(self, serial: int, ticket: Ticket | None) -> None:
@@ -133,6 +141,8 @@ class FakeStore:
         self.marks: Counter[tuple[int, int, int, int]] = Counter()
         self.rows: dict[tuple[int, int, int], int] = {}
         self.lane_names: dict[int, bytes] = {}
+        self.outbox: dict[tuple[int, Place], Submitted] = {}
+        self.taken: dict[int, Place] = {}
         self.damaged: set[int] = set()
 
     # ------------------------------------------------------------------ writing
@@ -168,6 +178,13 @@ class FakeStore:
         put(self.bodies, batch.bodies)
         put(self.uniques, batch.uniques)
         self.history.update(batch.history)
+        handed = batch.handed
+        self.outbox = {
+            (to, place): entry
+            for (to, place), entry in self.outbox.items()
+            if to not in handed or place > handed[to]
+        } | batch.outbox
+        self.taken = dict(batch.taken)
         self.counters = dict(batch.counters)
         self.lsn = batch.lsn
         self.commits += 1
@@ -239,6 +256,11 @@ class FakeStore:
         taken = rows[: ask.limit]
         loaded = self.load([serial for _, serial in taken])
         return Refilled(ask.lane_number, self.commits, taken, len(rows) <= ask.limit, loaded)
+
+    def entries(self, receiver: int, after: Place, limit: int) -> list[tuple[Place, Submitted]]:
+        """The outbox for a receiver, behind a place."""
+        listed = sorted((at, e) for (to, at), e in self.outbox.items() if to == receiver)
+        return [(at, entry) for at, entry in listed if at > after][:limit]
 
     def attempts(self, serial: int) -> list[AttemptRow]:
         return [decode_attempt(row) for place, row in self.history.items() if place[0] == serial]

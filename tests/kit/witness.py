@@ -24,9 +24,11 @@ from parkade.shard.commands import (
     Cancel,
     CancelMany,
     Command,
+    Deliver,
     Drop,
     Expire,
     Forget,
+    Hand,
     Refusal,
     Reschedule,
     Resolve,
@@ -40,11 +42,14 @@ from parkade.shard.commands import (
     Verdict,
 )
 from parkade.shard.history import AttemptRow, decode_attempt
+from parkade.shard.outbox import Place
 from parkade.shard.retry import expiry_of
 from parkade.shard.ticket import Ticket, decode_ticket
+from parkade.shard.unique import alias_name
 from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
+from parkade.store.outbox import unpack_place
 from parkade.store.parked import ParkedReader
-from parkade.store.record import Record, Submitted
+from parkade.store.record import Delivered, Record, Submitted
 from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
 from parkade.store.verify import HeadFacts, verify
@@ -57,6 +62,7 @@ HEADS_FIELDS = (
     "maybe_applied", "is_ambiguous", "why", "cancel_reason", "progress", "has_bookmark",
 )  # fmt: skip
 _decode_row = msgspec.msgpack.Decoder(UniqueRow).decode
+_decode_draft = msgspec.msgpack.Decoder(Submitted).decode
 
 
 class Shadow(NamedTuple):
@@ -79,6 +85,7 @@ class StoreImage:
     bookmarks: dict[int, bytes]
     attempts: dict[int, dict[int, AttemptRow]]
     rows: dict[bytes, UniqueRow]
+    outbox: dict[tuple[int, Place], Submitted]
     view: StoreView
 
     @classmethod
@@ -99,8 +106,13 @@ class StoreImage:
             }
             names = [bytes(key) for key, _ in snapshot.transaction.cursor(snapshot.tables.uniques)]
             rows = {name: _decode_row(row) for name in names if (row := snapshot.unique(name))}
+            outbox = {
+                (receiver, Place(*place)): _decode_draft(row)
+                for key, row in snapshot.outbox(limit=ALL)
+                for receiver, place in [unpack_place(key)]
+            }
             view = _view(snapshot, heads)
-            return cls(snapshot.lsn, heads, bodies, bookmarks, attempts, rows, view)
+            return cls(snapshot.lsn, heads, bodies, bookmarks, attempts, rows, outbox, view)
 
 
 def _view(snapshot: Snapshot, heads: dict[int, Ticket]) -> StoreView:
@@ -186,6 +198,8 @@ class Witness:
         self.tickets: dict[int, Shadow] = {}
         self.rows: dict[bytes, UniqueRow | None] = {}
         self.told_lsn = self.started = 0
+        self.bearing: dict[int, list[Submitted]] = {}
+        self.alias_names: dict[bytes, int] = {}
         self.names: dict[int, bytes] = {}
         self.points: dict[int, Point] = {}
         self.versions: dict[int, list[tuple[int, Shadow | None]]] = {}
@@ -203,12 +217,38 @@ class Witness:
         codes = [answer.code for answer in answers]
         assert codes == expected, (command, codes, expected)
         self.started += codes.count("started") if isinstance(command, Start) else 0
+        self.bearing = births_of(command)
 
     def applied(self, core: Shard, records: list[Record], image: StoreImage) -> None:
         """Records were applied: what they left is noted under the LSN of the last."""
+        for nth, record in enumerate(records):
+            self._bear(core, core.lsn - len(records) + 1 + nth, record)
         for serial in {serial for record in records for serial in _touched(core, record)}:
             self._note(core, serial, image)
         self._keep(core.lsn)
+
+    def _bear(self, core: Shard, lsn: int, record: Record) -> None:
+        """What an end brings forth is what its attempt submitted, and its route; each in its place,
+        in order."""
+        known: Any = record
+        born, sent = getattr(known, "born", None) or [], getattr(known, "sent", None) or []
+        births = sorted([*born, *sent], key=lambda draft: draft.serial)
+        if not births:
+            return
+        children = self.bearing.get(known.serial, [])
+        routes = [draft for draft in births if draft.payload.startswith(b"route of ")]
+        assert [draft for draft in births if draft not in routes] == children, (record, children)
+        for route in routes:
+            assert route.payload == b"route of %d" % known.serial, route
+        assert len(routes) <= 1, routes
+        for draft in births:
+            is_home = draft.part % 2 == 0 and draft.key is None and draft.unique is None
+            assert (draft in born) == is_home, draft
+        for draft in born:
+            self.model.submit(draft, 0, 0, 0)
+        for nth, draft in enumerate(sent):
+            entry = ((core.epoch, lsn, nth), draft)
+            self.model.outbox.setdefault(draft.part % 2, []).append(entry)
 
     def _note(self, core: Shard, serial: int, image: StoreImage) -> None:
         ticket = core.look(serial)
@@ -258,6 +298,7 @@ class Witness:
         check(core, image.view)
         assert state_of(core, image) == self.tickets, self._difference(core, image)
         self._check_rows(core, image, settled_ms)
+        self._check_outbox(core, image, settled_ms)
         entries = self.model.tickets
         heads = {serial: _modelled(shadow) for serial, shadow in self.tickets.items()}
         assert heads == {s: tuple(getattr(e, f) for f in HEADS_FIELDS) for s, e in entries.items()}
@@ -271,12 +312,32 @@ class Witness:
         assert core.done_forgotten == self.model.done_forgotten
 
     def _check_rows(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
-        for name in {*self.rows, *image.rows}:
+        self.alias_names |= {alias_name(child): child for child in self.model.aliases}
+        for name in {*self.rows, *image.rows} - self.alias_names.keys():
             known = core.unique_row(name)
             row = image.rows.get(name) if isinstance(known, Unread) else known
             expected = self.rows.get(name)
             if is_taken(row, settled_ms) or is_taken(expected, settled_ms):
                 assert row == expected, ("a name", name, row, expected)
+
+    def _check_outbox(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
+        handed = core.outbox.handed
+        stored = {
+            (to, place): e for (to, place), e in image.outbox.items() if place > handed.get(to, ())
+        }
+        live = stored | core.outbox.changed()
+        kept = {(to, place): e for to, listed in self.model.outbox.items() for place, e in listed}
+        assert live == kept, ("the outbox", live, kept)
+        assert core.outbox.taken == self.model.taken, "what was taken of others"
+        for child, (holder, until_ms) in self.model.aliases.items():
+            known = core.unique_row(alias_name(child))
+            row = image.rows.get(alias_name(child)) if isinstance(known, Unread) else known
+            if until_ms is not None and until_ms <= settled_ms:
+                assert not is_taken(row, settled_ms), ("an id that is free again", child, row)
+            else:
+                expected = -1 if until_ms is None else until_ms
+                assert row is not None, ("an id that answers", child)
+                assert (row.serial, row.until_ms) == (holder, expected), (child, row)
 
     def _difference(self, core: Shard, image: StoreImage) -> Any:
         live, kept = state_of(core, image), self.tickets
@@ -364,6 +425,15 @@ class _Expected:
                 return [self._start(*each) for each in zip(items, self.answers, strict=True)]
             case Settle(outcomes):
                 return [model.settle(outcome, now_ms, settled_ms) for outcome in outcomes]
+            case Deliver(sender, entries):
+                came = [
+                    model.deliver(sender, place, draft, now_ms, settled_ms)
+                    for place, draft in entries
+                ]
+                return [code for code in came if code is not None]
+            case Hand(receiver, place):
+                code = model.hand(receiver, place)
+                return [] if code is None else [code]
             case SettleLost(items):
                 return [self._lose(item) for item in items]
             case _:
@@ -423,7 +493,17 @@ class _Expected:
 
 def _touched(core: Shard, record: Record) -> list[int]:
     serial = getattr(record, "serial", None)
-    return list(core.names(record)[0]) + ([] if serial is None else [serial])
+    touched = list(core.names(record)[0]) + ([] if serial is None else [serial])
+    if isinstance(record, Delivered):
+        return touched if record.draft is None else [record.draft.serial]
+    return touched + [draft.serial for draft in getattr(record, "born", None) or ()]
+
+
+def births_of(command: Command) -> dict[int, list[Submitted]]:
+    """The children of each attempt that a command settles."""
+    if not isinstance(command, Settle):
+        return {}
+    return {o.serial: o.born for o in reversed(command.outcomes) if o.born}
 
 
 def _modelled(shadow: Shadow) -> tuple[Any, ...]:
@@ -437,6 +517,8 @@ def _copied(model: Model) -> Model:
     fresh = Model()
     fresh.tickets = {serial: Entry(**vars(entry)) for serial, entry in model.tickets.items()}
     fresh.names = dict(model.names)
+    fresh.outbox = {to: list(entries) for to, entries in model.outbox.items()}
+    fresh.taken, fresh.aliases = dict(model.taken), dict(model.aliases)
     fresh.done_forgotten = model.done_forgotten
     return fresh
 

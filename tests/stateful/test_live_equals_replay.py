@@ -41,7 +41,7 @@ from parkade.shard.commands import (
 )
 from parkade.shard.lanes import SERIAL_BITS
 from parkade.shard.ticket import Ticket
-from parkade.store.record import ErrorText, Options, ProgressNote, UniqueClaim
+from parkade.store.record import ErrorText, Options, ProgressNote, Submitted, UniqueClaim
 
 DAY_MS = 86_400_000
 picks = st.integers(0, 1_000_000)
@@ -61,6 +61,7 @@ options = st.one_of(
         expires_ms=st.sampled_from((None, 5, 1_200)),
         max_attempts=st.sampled_from((None, 1, 2)),
         max_elapsed_ms=st.sampled_from((None, None, 2_000)),
+        routes=st.sampled_from((None, None, ["t", "t", "t"])),
         tags=st.sampled_from((None, {"campaign": "may"}, {"campaign": "june", "a": "b"})),
         indexed=st.just(["campaign"]),
     ),
@@ -71,6 +72,8 @@ kinds = st.sampled_from(
         "drop", "timeout", "lease", "bad_payload", "released", "result_lost",
     )
 )  # fmt: skip
+# What a handler states itself.
+BEARING = ("done", "failed", "unsafe", "ambiguous", "snooze", "drop", "result_lost")
 work = st.lists(st.sampled_from((*STEPS, "pass", "io", "writer")), max_size=12)
 _GROUP = Ticket.__struct_fields__.index("group")
 
@@ -281,15 +284,40 @@ class LiveEqualsReplay(RuleBasedStateMachine):
     # ------------------------------------------------------------------ attempts
 
     @precondition(lambda self: self.shard.handlers.alive)
-    @rule(pick=picks, kind=kinds, wait=delays, begun=st.booleans(), steps=work)
-    def settle(self, pick: int, kind: str, wait: int, begun: bool, steps: list[str]) -> None:
-        """An attempt ends, as it may."""
+    @rule(
+        pick=picks,
+        kind=kinds,
+        wait=delays,
+        begun=st.booleans(),
+        children=st.lists(st.sampled_from(range(6)), max_size=4),
+        steps=work,
+    )
+    def settle(
+        self, pick: int, kind: str, wait: int, begun: bool, children: list[int], steps: list[str]
+    ) -> None:
+        """An attempt ends, as it may, and brings forth what it may."""
         jobs = list(self.shard.handlers.alive.values())
         error = ErrorText("E", "ab"[pick % 2]) if kind in ("transient", "failed") else None
         more: dict[str, Any] = {"result": b"result", "error": error, "wait_ms": wait}
         more |= {"max_attempts": 3, "max_snoozes": 1, "has_begun": begun}
+        if kind in BEARING and len(self.shard.witness.tickets) < 60:
+            more["born"] = [self._child(how) for how in children] or None
         self.shard.settle(jobs[pick % len(jobs)], kind, **more)
         self._work(steps)
+
+    def _child(self, how: int) -> Submitted:
+        """Born at once; of this shard by its key, or its unique; of another that is not open."""
+        shard = self.shard
+        claim = UniqueClaim("a", how % 2, -1, 500, how == 4)
+        match how:
+            case 0:
+                return shard.draft()
+            case 1:
+                return shard.draft(shard.now_ms + 400, key="k")
+            case 2:
+                return shard.draft(part=7)
+            case _:
+                return shard.draft(shard.now_ms + 5, unique=claim, key=None if how < 5 else "k")
 
     @rule(pick=picks, back=st.integers(0, 2), kind=st.sampled_from(("done", "transient")))
     def settle_what_was_given_up(self, pick: int, back: int, kind: str) -> None:
