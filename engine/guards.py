@@ -58,14 +58,14 @@ class Hold(NamedTuple):
     mono_ms: int | None = None
 
 
-class Pause(msgspec.Struct, array_like=True, frozen=True):
+class Pause(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """`until_ms` None: until it is taken back."""
 
     until_ms: int | None = None
     reason: str = ""
 
 
-class Override(msgspec.Struct, array_like=True, frozen=True):
+class Override(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Numbers that an operator set for one scope, in place of the code's; in force as long as the
     code says what it said then (`code`)."""
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 import msgspec
 
 from parkade.guards import Pause
-from parkade.opening import Identity
+from parkade.opening import Identity, records_of
 from parkade.store.batch import Batch
 from parkade.store.disk import Disk
-from parkade.store.errors import StoreError
+from parkade.store.errors import Damage, FormatTooNew, StoreError
 from parkade.store.journal import Journal, Sizing
+from parkade.store.manifest import FORMAT
 from parkade.store.parked import Parked
 from parkade.store.record import (
     BreakerSet,
@@ -24,8 +25,8 @@ from parkade.store.record import (
     Paused,
     Record,
     Resumed,
-    decode_records,
     encode_records,
+    is_from_later_version,
 )
 from parkade.store.snapshot import Snapshot
 
@@ -35,7 +36,7 @@ HOUSE_NUMBER = 0xFFFF_FFFF  # stands where a shard's number stands, in every fil
 _STATE_ROW = 0
 
 
-class HouseState(msgspec.Struct, array_like=True):
+class HouseState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """All that the house knows; new fields go at the end, with a default."""
 
     lease_until: int = 0
@@ -139,7 +140,12 @@ class House:
         def reopen() -> House:
             return cls.open(disk, lasting, sizing=sizing, entropy=entropy, open_store=open_store)
 
-        return cls(journal, store, _recover(journal, store), reopen)
+        try:
+            return cls(journal, store, _recover(journal, store), reopen)
+        except BaseException:
+            journal.close(clean=False)
+            store.close()
+            raise
 
     def append(self, records: list[Record]) -> None:
         """Durable on return. Raises what a journal raises."""
@@ -174,16 +180,21 @@ class House:
 
 
 def read_state(snapshot: Snapshot) -> HouseState:
-    """The state at the store's LSN. Raises `RowDamaged`, `msgspec.MsgspecError`."""
+    """The state at the store's LSN. Raises `RowDamaged`, `Damage`, `FormatTooNew`."""
     row = snapshot.head(_STATE_ROW)
-    return HouseState() if row is None else _decode(row)
+    try:
+        return HouseState() if row is None else _decode(row)
+    except msgspec.MsgspecError as error:
+        if is_from_later_version(error):
+            raise FormatTooNew(snapshot.path, FORMAT + 1, FORMAT) from error
+        raise Damage(snapshot.path, 0, f"the row of the house is none: {error}") from error
 
 
 def _recover(journal: Journal, store: Parked) -> HouseState:
     with store.snapshot() as snapshot:
         state = read_state(snapshot)
     for frame in journal.replay():
-        records = decode_records(frame.body)
+        records = records_of(frame, journal.directory)
         for record in records[max(0, store.lsn + 1 - frame.first_lsn) :]:
             state.apply(record)
     return state

@@ -14,14 +14,17 @@ from parkade.reading import StoreReader
 from parkade.shard import Bounds, Shard
 from parkade.shard.states import RUNNING
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage
+from parkade.store.errors import Damage, FormatTooNew
 from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
+from parkade.store.manifest import FORMAT
 from parkade.store.parked import Parked
-from parkade.store.record import AnyRecord, RecordDamage, decode_records
+from parkade.store.record import AnyRecord, RecordDamage, RecordTooNew, decode_records
 from parkade.store.snapshot import Snapshot
 
-__all__ = ["Identity", "OpenShard", "core_at", "open_shard", "replay", "shard_directory"]
+__all__ = [
+    "Identity", "OpenShard", "core_at", "open_shard", "records_of", "replay", "shard_directory",
+]  # fmt: skip
 
 RUNNING_PAGE = 1_000
 
@@ -132,12 +135,9 @@ def core_at(
 
 
 def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str) -> None:
-    """Applies what the journal has behind the store. Raises `Damage` for a body that is none."""
+    """Applies what the journal has behind the store. Raises what `records_of` does."""
     for frame in frames:
-        try:
-            records = decode_records(frame.body)
-        except RecordDamage as error:
-            raise Damage(path, frame.offset, f"a frame's body is no records: {error}") from error
+        records = records_of(frame, path)
         if len(records) != frame.count or frame.first_lsn > core.lsn + 1:
             # Whatever is answered from here on would be reckoned to the wrong LSN.
             raise Damage(
@@ -151,6 +151,17 @@ def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str)
         core.epoch = frame.epoch
         for record in fresh:
             core.apply(record)
+
+
+def records_of(frame: Frame, path: str) -> list[AnyRecord]:
+    """What a frame says. Raises `Damage` for a body that is no records, `FormatTooNew` for records
+    of a later version."""
+    try:
+        return decode_records(frame.body)
+    except RecordTooNew as error:
+        raise FormatTooNew(path, FORMAT + 1, FORMAT) from error
+    except RecordDamage as error:
+        raise Damage(path, frame.offset, f"a frame's body is no records: {error}") from error
 
 
 def load_named(core: Shard, reader: StoreReader, records: Sequence[AnyRecord]) -> None:

@@ -18,7 +18,7 @@ from parkade.house import HOUSE_NUMBER, read_state
 from parkade.index_keys import index_keys
 from parkade.keeping import COUNTED
 from parkade.onlooker import Onlooker
-from parkade.opening import shard_directory
+from parkade.opening import records_of, shard_directory
 from parkade.reader import existing_manifest
 from parkade.shard import check
 from parkade.shard.retry import expiry_of
@@ -28,7 +28,6 @@ from parkade.store.disk import Disk, RealDisk
 from parkade.store.environment import DATA_FILE
 from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest
-from parkade.store.record import RecordDamage, decode_records
 from parkade.store.snapshot import Snapshot
 from parkade.store.verify import HeadFacts, Problem, verify
 
@@ -111,7 +110,7 @@ def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
 
     def see(snapshot: Snapshot) -> None:
         for frame in house.frames(snapshot):
-            report.journal_records += len(decode_records(frame.body))
+            report.journal_records += len(records_of(frame, house.journal))
         report.tail_frames = house.inspect(snapshot).tail_frames
         read_state(snapshot)
         _note(report, snapshot, verify(snapshot, _no_head, deep=False), 0)
@@ -119,7 +118,7 @@ def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
     try:
         with house.held(see):
             pass
-    except (StoreError, RecordDamage, msgspec.MsgspecError) as error:
+    except StoreError as error:
         _note_error(report, error)
     finally:
         house.close()

@@ -58,7 +58,7 @@ class Trial(NamedTuple):
     probe: int = 0
 
 
-class _Row(msgspec.Struct, array_like=True):
+class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What outlives the process. New fields go at the end, with a default."""
 
     state: int

@@ -195,7 +195,7 @@ class Forget(Command, frozen=True):
     before_ms: int | None = None
 
 
-class UniqueRow(_Plain, frozen=True, array_like=True):
+class UniqueRow(_Plain, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Who holds a dedupe key: `until_ms` is -1 while an unfinished or dead ticket holds it."""
 
     serial: int

@@ -26,7 +26,9 @@ class HistoryDamage(Exception):
     """A stored row of history is not an attempt."""
 
 
-class AttemptRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class AttemptRow(
+    msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True
+):
     """One attempt: its number in the budget, its fence, from when to when (ms), how it ended.
 
     `outcome` is done, error, snoozed, released, lost, timeout, cancelled, unsafe or ambiguous; and

@@ -35,7 +35,7 @@ class HeadDamage(Exception):
     """A stored head is not a ticket."""
 
 
-class Ticket(msgspec.Struct, array_like=True, gc=False):
+class Ticket(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """The head of a ticket: all that is known of it but its payload, its result and its history.
 
     Times are ms since the epoch. Mutable in memory: only `Shard.apply` changes one, and never one

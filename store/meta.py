@@ -62,7 +62,7 @@ class State(NamedTuple):
         return cls._make(_STATE.unpack(row))
 
 
-class Memo(msgspec.Struct, array_like=True, frozen=True):
+class Memo(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What outlives the tickets it was of. `done_forgotten`: how many were done and are forgotten;
     `keeps_ms`: how long a task's ended tickets are kept, as its code said last."""
 

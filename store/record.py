@@ -7,6 +7,7 @@ encoded in one call. What each record does is told in docs/semantics.md and done
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,7 @@ __all__ = [
     "ProgressNote",
     "Record",
     "RecordDamage",
+    "RecordTooNew",
     "Released",
     "Rescheduled",
     "Resolved",
@@ -44,6 +46,7 @@ __all__ = [
     "UniqueClaim",
     "decode_records",
     "encode_records",
+    "is_from_later_version",
 ]
 
 
@@ -51,7 +54,11 @@ class RecordDamage(Exception):
     """A frame's body passed its checksum and is not an array of known records."""
 
 
-class _Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecordTooNew(RecordDamage):
+    """A frame's body holds a record, or a field of one, that this version does not know."""
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """A piece inside a record: no tag of its own."""
 
 
@@ -100,7 +107,7 @@ class ProgressNote(_Part, frozen=True):
     at_ms: int
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """Base of all records."""
 
 
@@ -343,6 +350,9 @@ AnyRecord = (
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[AnyRecord]).decode
+_decode_raw = msgspec.msgpack.Decoder(list[list[Any]]).decode
+_TAGS = frozenset(kind.__struct_config__.tag for kind in RECORD_TYPES)
+_TOO_LONG = "at most length"  # as msgspec says it of an array with more elements than fields
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
@@ -351,8 +361,24 @@ def encode_records(records: Sequence[Record]) -> bytes:
 
 
 def decode_records(body: bytes | memoryview) -> list[AnyRecord]:
-    """The records of one frame's body, in order; raises `RecordDamage`."""
+    """The records of one frame's body, in order; raises `RecordDamage`, and `RecordTooNew` for
+    those of a later version."""
     try:
         return _decode(body)
     except msgspec.MsgspecError as error:
+        if is_from_later_version(error) or _has_unknown_tag(body):
+            raise RecordTooNew(str(error)) from error
         raise RecordDamage(str(error)) from error
+
+
+def is_from_later_version(error: msgspec.MsgspecError) -> bool:
+    """Whether an array could not be decoded because it has more fields than this version knows."""
+    return _TOO_LONG in str(error)
+
+
+def _has_unknown_tag(body: bytes | memoryview) -> bool:
+    try:
+        tags = {record[0] for record in _decode_raw(body) if record}
+    except msgspec.MsgspecError:
+        return False
+    return any(type(tag) is int and tag not in _TAGS for tag in tags)
