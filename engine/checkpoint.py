@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from parkade.index_keys import index_keys, task_digest
-from parkade.shard import ENTRY_AGENDA, ENTRY_LANE, Shard
+from parkade.shard import ENTRY_AGENDA, ENTRY_LANE, ENTRY_WAITS, Shard
 from parkade.shard.commands import UniqueRow
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
@@ -97,8 +97,8 @@ class Checkpoint:
         elif ticket.state == DEAD:
             self._note_end(serial, ticket)  # it may have been revived, and have died again
         if stored != now:
-            self._leave(serial, stored)
-            self._enter(serial, now)
+            self._leave(serial, stored, ticket.key)
+            self._enter(serial, now, ticket.key)
 
     def _index(self, serial: int, ticket: Ticket, stored: StoredAt | None) -> None:
         batch, serial_key, state = self.batch, serial.to_bytes(8, "big"), ticket.state
@@ -121,30 +121,46 @@ class Checkpoint:
         if ticket.state != PENDING:
             return StoredAt(ticket.state, ticket.due_ms, ticket.first_due_ms, 0, group=ticket.group)
         lane_number = self._core.lane_number(ticket.lane)
-        in_lane = self._core.entry_kind(serial) == ENTRY_LANE
+        kind = self._core.entry_kind(serial)
         options, expiry_ms = ticket.options, 0
         if options is not None and options.expires_ms is not None and ticket.fence == 0:
             expiry_ms = ticket.first_due_ms + options.expires_ms
         return StoredAt(
-            PENDING, ticket.due_ms, ticket.first_due_ms, lane_number, expiry_ms, in_lane
+            PENDING,
+            ticket.due_ms,
+            ticket.first_due_ms,
+            lane_number,
+            expiry_ms,
+            kind == ENTRY_LANE,
+            in_waits=kind == ENTRY_WAITS,
         )
 
-    def _leave(self, serial: int, stored: StoredAt | None) -> None:
+    def _leave(self, serial: int, stored: StoredAt | None, key: str | None) -> None:
         """Gives up the pending position that the last checkpoint left it."""
         if stored is None or stored.state != PENDING:
             return
-        leaves, first_due, lane = self.batch.leaves, stored.first_due_ms, stored.lane_number
-        leaves.append(pack_entry(stored.due_ms, serial, first_due, lane, NEGATIVE))
+        first_due, lane = stored.first_due_ms, stored.lane_number
+        self._give_up(pack_entry(stored.due_ms, serial, first_due, lane, NEGATIVE), key)
         if stored.expiry_ms:
             flags = NEGATIVE | EXPIRY
             self.batch.agenda.append(pack_entry(stored.expiry_ms, serial, first_due, lane, flags))
 
-    def _enter(self, serial: int, now: StoredAt) -> None:
+    def _give_up(self, entry: bytes, key: str | None) -> None:
+        if key is None:
+            self.batch.leaves.append(entry)
+        else:
+            self.batch.keyed_leaves.append((key, entry))
+
+    def _enter(self, serial: int, now: StoredAt, key: str | None) -> None:
         if now.state != PENDING:
             return
         batch, first_due, lane = self.batch, now.first_due_ms, now.lane_number
-        rows = batch.lane_rows if now.in_lane else batch.agenda
-        rows.append(pack_entry(now.due_ms, serial, first_due, lane))
+        entry = pack_entry(now.due_ms, serial, first_due, lane)
+        if now.in_waits:
+            assert key is not None, serial
+            batch.wait_rows.append((key, entry))
+        else:
+            (batch.lane_rows if now.in_lane else batch.agenda).append(entry)
         if now.expiry_ms:
             batch.agenda.append(pack_entry(now.expiry_ms, serial, first_due, lane, EXPIRY))
 
@@ -157,7 +173,7 @@ class Checkpoint:
         gone = self._flight.gone[serial]
         serial_key = serial.to_bytes(8, "big")
         self.batch.index_deletes += index_keys(serial_key, gone, stored.state, stored.group)
-        self._leave(serial, stored)
+        self._leave(serial, stored, gone.key)
 
     def _build_rest(self) -> None:
         flight, batch = self._flight, self.batch
@@ -178,8 +194,12 @@ class Checkpoint:
                 batch.history[serial, BOOKMARK_FENCE] = value
         for serial, move in flight.moves.items():
             place = (move.due_ms, serial, move.first_due_ms, move.lane_number)
-            batch.leaves.append(pack_entry(*place, NEGATIVE))
-            batch.lane_rows.append(pack_entry(*place))
+            self._give_up(pack_entry(*place, NEGATIVE), move.key)
+            if move.to_waits:
+                assert move.key is not None, serial
+                batch.wait_rows.append((move.key, pack_entry(*place)))
+            else:
+                batch.lane_rows.append(pack_entry(*place))
         batch.lane_names |= flight.lane_names
         for receiver, last in flight.handed.items():
             spent = pack_place(receiver, FIRST_PLACE), pack_place(receiver, last)

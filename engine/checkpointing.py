@@ -161,7 +161,10 @@ class Checkpointing:
         shard.checkpoints += 1
         shard.retention.freed(current.batch.spent)
         try:
-            shard.core.complete(current.lsn, current.placed, shard.store.lane_rows, commit.number)
+            store = shard.store
+            shard.core.complete(
+                current.lsn, current.placed, store.lane_rows, commit.number, store.wait_rows
+            )
         except Exception as error:
             shard.poison(error)
             return

@@ -32,13 +32,16 @@ def count_shard(sight: Sight, now_ms: int) -> ShardCounts:
         if ready >= READY_COUNT_MAX:
             break
     lane_rows = sight.snapshot.lane_row_counts()
-    ready += sum(lane_rows.values())
+    ready += sum(lane_rows.values()) + sight.snapshot.wait_row_count()
     for lane_number, count in lane_rows.items():
         for row in sight.snapshot.lane_rows(lane_number, limit=min(count, 1)):
             oldest_ms = min(oldest_ms, row.first_due_ms)
+    for key, lane_number in sight.snapshot.wait_queues():
+        for row in sight.snapshot.wait_rows(key, lane_number, limit=1):
+            oldest_ms = min(oldest_ms, row.first_due_ms)
     for serial, stored in core.stored_at.items():
         if stored.state == PENDING and stored.due_ms <= now_ms and serial not in in_agenda:
-            ready -= 1  # its entry is one of the lane rows
+            ready -= 1  # its entry is a row of its lane or its key
     for ticket in core.hot.values():
         if ticket.state == PENDING and ticket.due_ms <= now_ms:
             ready += 1

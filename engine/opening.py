@@ -130,6 +130,8 @@ def core_at(
         shard_count=shard_count,
         taken=snapshot.taken(),
         has_outbox=bool(snapshot.outbox(limit=1)),
+        waits=snapshot.wait_queues(),
+        wait_rows=snapshot.wait_row_count(),
         done_forgotten=snapshot.memo().done_forgotten,
     )
 

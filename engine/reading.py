@@ -153,16 +153,22 @@ class StoreReader:
             return SweepRead(Swept(snapshot.commit, entries, got.position), got.needs_refine)
 
     def refill(self, ask: RefillAsk) -> tuple[Refilled, set[int]]:
-        """The next rows of a lane, with the heads and unique rows of their tickets."""
+        """The next rows of a lane, or of those of it that wait for a key, with the heads and unique
+        rows of their tickets."""
         with self.store.snapshot() as snapshot:
             after = ask.after if ask.after > POSITION_FIRST else None  # before all: from the first
-            rows = snapshot.lane_rows(ask.lane_number, limit=ask.limit, after=after)
+            number, limit = ask.lane_number, ask.limit
+            if ask.key is None:
+                rows = snapshot.lane_rows(number, limit=limit, after=after)
+            else:
+                rows = snapshot.wait_rows(ask.key, number, limit=limit, after=after)
             got = Read(Loaded(snapshot.commit, {}, {}))
             for _, serial, _ in rows:
                 self._load_one(snapshot, serial, True, got, in_lane=True)
         ranks = [(first_due_ms, serial) for first_due_ms, serial, _ in rows]
         is_end = len(rows) < ask.limit
-        refilled = Refilled(ask.lane_number, got.snapshot_commit, ranks, is_end, got.loaded)
+        commit = got.snapshot_commit
+        refilled = Refilled(ask.lane_number, commit, ranks, is_end, got.loaded, ask.key)
         return refilled, got.damaged
 
     def body(self, serial: int) -> Body:

@@ -193,6 +193,7 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
         due_ms=ticket.due_ms,
         first_due_ms=ticket.first_due_ms,
         expiry_ms=expiry_of(ticket) if ticket.state == PENDING else None,
+        key=ticket.key,
         ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
         index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )

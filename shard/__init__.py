@@ -5,7 +5,7 @@ if __name__ != "parkade.shard":  # pragma: no cover
 
 from parkade.shard.bounds import Bounds
 from parkade.shard.check import check
-from parkade.shard.core import ENTRY_AGENDA, ENTRY_LANE, Shard
+from parkade.shard.core import ENTRY_AGENDA, ENTRY_LANE, ENTRY_WAITS, Shard
 from parkade.shard.generation import Cut, Generation, LaneMove
 from parkade.shard.history import AttemptRow, attempts_of, decode_attempt, encode_attempt
 from parkade.shard.lanes import Lane, LaneKey, decode_lane, encode_lane
@@ -31,6 +31,7 @@ __all__ = [
     "DONE",
     "ENTRY_AGENDA",
     "ENTRY_LANE",
+    "ENTRY_WAITS",
     "EXPIRED",
     "NEXT",
     "PENDING",

@@ -4,7 +4,7 @@ A record says what happened; whether it may happen was settled when it was decid
 its ticket in another state, under another fence, or gone, changes nothing (`NEXT`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from parkade.shard.births import Births
@@ -83,6 +83,8 @@ class Applying:
         lane_names: Mapping[int, bytes],
         lane_rows: Mapping[int, int],
         bounds: Bounds,
+        waits: Collection[tuple[str, int]],
+        wait_rows: int,
         births: Births,
         taken: Mapping[int, tuple[int, int, int]],
         has_outbox: bool,
@@ -93,7 +95,7 @@ class Applying:
         self.births = births
         self.done_forgotten = done_forgotten
         self.memory = Memory(lsn, bounds.payload_cache_bytes_max)
-        lanes = Lanes(self.memory, bounds, lane_names, lane_rows)
+        lanes = Lanes(self.memory, bounds, lane_names, lane_rows, waits, wait_rows)
         self.placement = Placement(self.memory, bounds, lanes)
         stored = range(births.shard_count) if has_outbox else ()
         self.outbox = Outbox(self.memory, taken, stored, bounds.outbox_max, bounds.outbox_bytes_max)

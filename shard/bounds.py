@@ -15,7 +15,10 @@ class Bounds(NamedTuple):
     lanes_max: int = 10_000  # lanes that keep a head in memory
     sweep_limit: int = 50_000  # entries one sweep reads
     moves_max: int = 50_000  # moves that wait for a checkpoint before sweeps wait for it too
-    aside_max: int = 50_000  # tickets that wait for their key out of their lane
+    aside_max: int = 50_000  # tickets that wait out of their lane, in memory
     payload_cache_bytes_max: int = 8 << 20  # payloads kept for tickets that are soon to start
     outbox_max: int = 512  # outbox entries of each receiver in memory, and their bytes
     outbox_bytes_max: int = 256_000
+    waits_window: int = 64  # tickets aside of one lane that wait for one key
+    queues_max: int = 10_000  # keys and lanes for which more wait than that
+    waiting_max: int = 10_000  # of those that wait on disk, how many may be on their way there

@@ -6,13 +6,23 @@ asserts the two lines of docs/architecture.md, Placement, for every pending tick
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from parkade.shard.core import Shard
 from parkade.shard.generation import LaneMove
 from parkade.shard.horizon import pack
 from parkade.shard.keys import OpenGate
-from parkade.shard.lanes import ASIDE, IN_HAND, RANK_MAX, SERIAL_BITS, SPILLED, WINDOW, Lane
+from parkade.shard.lanes import (
+    ASIDE,
+    IN_HAND,
+    RANK_MAX,
+    SERIAL_BITS,
+    SPILLED,
+    WAITING,
+    WINDOW,
+    Lane,
+)
 from parkade.shard.memory import UNREAD
 from parkade.shard.outbox import NO_PLACE
 from parkade.shard.retry import expiry_of
@@ -30,6 +40,7 @@ class StoreView(NamedTuple):
     marks   (expiry, serial)
     rows    (lane number, first due, serial)
     damaged serials whose heads cannot be read
+    waits   (key, lane number, first due, serial)
     """
 
     heads: Mapping[int, Ticket]
@@ -37,6 +48,7 @@ class StoreView(NamedTuple):
     marks: Mapping[tuple[int, int], int]
     rows: Mapping[tuple[int, int, int], int]
     damaged: frozenset[int] = frozenset()
+    waits: Mapping[tuple[str, int, int, int], int] = MappingProxyType({})
 
 
 def check(core: Shard, store: StoreView | None = None) -> None:
@@ -46,6 +58,7 @@ def check(core: Shard, store: StoreView | None = None) -> None:
     _check_names(core)
     _check_lanes(core)
     _check_keys(core)
+    _check_waits(core)
     _check_hot_placement(core)
     _check_outbox(core)
     if store is not None:
@@ -184,7 +197,35 @@ def _check_keys(core: Shard) -> None:
         if isinstance(reason, str) and isinstance(keys.gate, OpenGate):
             queued = (t.serial for t in core.hot.values() if t.key == reason and t.state == PENDING)
             in_lane = any(lanes.seats.get(s) in (WINDOW, SPILLED) for s in queued)
-            assert keys.is_busy(reason) or in_lane or _is_coming(core, reason), ("stuck", reason)
+            is_coming = _is_coming(core, reason)
+            assert keys.is_busy(reason) or in_lane or is_coming, ("stuck", reason)
+
+
+def _check_waits(core: Shard) -> None:
+    lanes, waits = core.placement.lanes, core.placement.lanes.waits
+    waiting: set[int] = set()
+    assert len(waits.queues) <= waits.bounds.queues_max, "queues of keys are bounded"
+    assert waits.queues.keys() == {
+        (key, queue.key) for key, queues in waits.by_key.items() for queue in queues
+    }, "each queue is known by its key"
+    for (key, lane), queue in waits.queues.items():
+        facts = (key, lane, queue.edge)
+        assert (queue.waited_for, queue.key) == (key, lane), facts
+        ranks = lanes.keys.aside.get(key, {}).get(lane, [])
+        assert not ranks or ranks[-1] <= queue.edge, ("aside is before the edge", facts, ranks)
+        assert len(ranks) <= waits.bounds.waits_window, ("a window is bounded", facts)
+        assert all(rank > queue.edge for rank in queue.ranks.values()), ("outside: past it", facts)
+        assert queue.first_outside() == min(queue.ranks.values(), default=RANK_MAX), facts
+        for serial in queue.ranks:
+            ticket = core.hot[serial]
+            assert (ticket.key, ticket.lane) == (key, lane), ("of its key and lane", ticket)
+        waiting |= queue.ranks.keys()
+        if queue.edge < RANK_MAX and len(ranks) <= waits.bounds.waits_window // 2:
+            assert queue in waits.hungry, ("a low queue with something outside is looked at", facts)
+    assert waits.outside_count == len(waiting), "those that wait for a checkpoint are counted"
+    assert waits.lanes == Counter(lane for _, lane in waits.queues), "queues of each lane"
+    seated = {s for s, seat in lanes.seats.items() if seat == WAITING}
+    assert seated == waiting, ("who waits for a key is in its queue", seated, waiting)
 
 
 def _by_key(core: Shard, serials: Iterable[int]) -> dict[str, set[int]]:
@@ -201,8 +242,11 @@ def _holders(held: Mapping[str, Mapping[int, int]]) -> dict[str, set[int]]:
 
 
 def _is_coming(core: Shard, key: str) -> bool:
-    """Whether a ticket of that key was handed on, and left memory for its lane's rows."""
-    return any(lane.edge < RANK_MAX for lane in core.placement.lanes.by_key.values())
+    """Whether a ticket of that key was handed on, and left memory for its lane's rows; or is to
+    come in from outside of its queue."""
+    lanes = core.placement.lanes
+    queues = lanes.waits.by_key.get(key, ())
+    return any(lane.edge < RANK_MAX for lane in (*lanes.by_key.values(), *queues))
 
 
 def _check_hot_placement(core: Shard) -> None:
@@ -266,20 +310,28 @@ def _check_store(core: Shard, store: StoreView) -> None:
     """Rule 6: in every committed store each pending ticket has exactly one entry."""
     entries = Counter(dict(store.agenda))
     rows = Counter(dict(store.rows))
+    waits = Counter(dict(store.waits))
     assert all(count == 1 for count in entries.values()), ("an entry is there once", store.agenda)
     assert all(count == 1 for count in rows.values()), ("a row is there once", store.rows)
+    wait_of = {serial: (first, lane, key) for key, lane, first, serial in waits}
+    assert len(wait_of) == len(waits), "one row for a ticket"
     agenda_of = {serial: (due, first, lane) for due, serial, first, lane in entries}
     row_of = {serial: (first, lane) for lane, first, serial in rows}
     pending = {s for s, t in store.heads.items() if t.state == PENDING}
     assert len(agenda_of) == len(entries) and len(row_of) == len(rows), "one entry for a ticket"
     assert not agenda_of.keys() & row_of.keys(), "in the agenda or in its lane, not both"
-    assert agenda_of.keys() | row_of.keys() == pending, "an entry for each, for no other"
+    assert not wait_of.keys() & (agenda_of.keys() | row_of.keys()), "or it waits for its key"
+    entered = agenda_of.keys() | row_of.keys() | wait_of.keys()
+    assert entered == pending, "an entry for each, for no other"
     for serial in pending:
         ticket = store.heads[serial]
         number = core.placement.lanes.numbers[ticket.lane]
         if serial in agenda_of:
             expected = (ticket.due_ms, ticket.first_due_ms, number)
             assert agenda_of[serial] == expected, ("its own entry", ticket, agenda_of[serial])
+        elif serial in wait_of:
+            expected_row = (ticket.first_due_ms, number, ticket.key)
+            assert wait_of[serial] == expected_row, ("its own row", ticket, wait_of[serial])
         else:
             assert row_of[serial] == (ticket.first_due_ms, number), ("its own row", ticket)
     marks = Counter({(e, s): 1 for s in pending if (e := expiry_of(store.heads[s])) is not None})
@@ -302,6 +354,7 @@ def _check_parked_placement(core: Shard, store: StoreView) -> None:
     placement, lanes = core.placement, core.placement.lanes
     row_ranks = {serial: first << SERIAL_BITS | serial for _, first, serial in store.rows}
     agenda = {serial for _, serial, _, _ in store.agenda}
+    waiting = {serial for _, _, _, serial in store.waits}
     for serial, ticket in store.heads.items():
         if core.look(serial) is not UNREAD or ticket.state != PENDING or serial in store.damaged:
             continue
@@ -309,7 +362,10 @@ def _check_parked_placement(core: Shard, store: StoreView) -> None:
         lane = lanes.by_key.get(ticket.lane)
         in_rows = serial in row_ranks and lane is not None and row_ranks[serial] > lane.edge
         is_outside = lane is not None and serial in lane.ranks
-        in_lane = in_rows or is_outside or serial in lanes.loading
+        queue = lanes.waits.queues.get((str(ticket.key), ticket.lane))
+        rank = ticket.first_due_ms << SERIAL_BITS | serial
+        is_waiting = serial in waiting and queue is not None and rank > queue.edge
+        in_lane = in_rows or is_outside or is_waiting or serial in lanes.loading
         if position <= placement.horizon:
             near = placement.near.get(serial)
             in_wheel = near is not None and near.due_ms == ticket.due_ms

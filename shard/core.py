@@ -8,7 +8,7 @@ What must be read of the store is asked for (`Verdict.need`, `names`) and handed
 docs/architecture.md, Turn, records, apply.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from parkade.shard import decide, deliver, settle
@@ -38,7 +38,7 @@ from parkade.shard.commands import (
 )
 from parkade.shard.generation import Cut, Generation
 from parkade.shard.history import AttemptRow
-from parkade.shard.lanes import SPILLED, LaneKey
+from parkade.shard.lanes import SPILLED, WAITING, LaneKey
 from parkade.shard.memory import UNREAD, Unread
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket
@@ -46,10 +46,11 @@ from parkade.shard.unique import HELD
 from parkade.shard.view import View
 from parkade.store.record import Delivered, Forgotten, Record, Started, Submitted
 
-__all__ = ["ENTRY_AGENDA", "ENTRY_LANE", "Shard"]
+__all__ = ["ENTRY_AGENDA", "ENTRY_LANE", "ENTRY_WAITS", "Shard"]
 
 ENTRY_AGENDA = 0
 ENTRY_LANE = 1
+ENTRY_WAITS = 2
 
 
 class Shard(Applying):
@@ -69,10 +70,13 @@ class Shard(Applying):
         taken: Mapping[int, tuple[int, int, int]] | None = None,
         has_outbox: bool = False,
         done_forgotten: int = 0,
+        waits: Collection[tuple[str, int]] = (),
+        wait_rows: int = 0,
     ) -> None:
         """The state at the store's LSN, with nothing in memory.
 
         `lane_names` and `lane_rows` are by lane number: its encoded key, its rows in `lanes`.
+        `waits` is each key and lane number with rows in `waits`, `wait_rows` how many those are.
         `taken` is by sender: the last (epoch, LSN, index) that came from there. `has_outbox`: the
         store has entries for other shards. `done_forgotten` is how many tickets were done and are
         forgotten.
@@ -83,6 +87,8 @@ class Shard(Applying):
             lane_names or {},
             lane_rows or {},
             bounds or Bounds(),
+            waits,
+            wait_rows,
             Births(number, shard_count),
             taken or {},
             has_outbox,
@@ -205,10 +211,13 @@ class Shard(Applying):
         return Cut(self.lsn, self.counters, self.memory.cut(), taken, forgotten)
 
     def entry_kind(self, serial: int) -> int:
-        """Where the entry of a pending ticket of the flight belongs: in the agenda, or in its
-        lane's rows. Asked while the checkpoint is built; `complete` is told what came of it."""
-        is_spilled = self.placement.lanes.seats.get(serial) == SPILLED
-        return ENTRY_LANE if is_spilled else ENTRY_AGENDA
+        """Where the entry of a pending ticket of the flight belongs: in the agenda, in its lane's
+        rows, or in those that wait for its key. Asked while the checkpoint is built; `complete` is
+        told what came of it."""
+        seat = self.placement.lanes.seats.get(serial)
+        if seat == SPILLED:
+            return ENTRY_LANE
+        return ENTRY_WAITS if seat == WAITING else ENTRY_AGENDA
 
     def lane_number(self, lane: LaneKey) -> int:
         """The number of a lane; a new one is noted in the flight's `lane_names`."""
@@ -220,12 +229,13 @@ class Shard(Applying):
         placed: Mapping[int, StoredAt | None],
         lane_rows: Mapping[int, int],
         commit: int,
+        wait_rows: int = 0,
     ) -> None:
         """The commit of the checkpoint is done.
 
         `placed` says how each ticket of the flight stands in the store now, `lane_rows` how many
-        rows each lane has there. `commit` is its number: what snapshots say that they saw. Clean
-        tickets that nobody needs leave memory.
+        rows each lane has there, `wait_rows` how many wait for keys. `commit` is its number: what
+        snapshots say that they saw. Clean tickets that nobody needs leave memory.
         """
         lanes = self.placement.lanes
         flight = self.memory.flight
@@ -234,7 +244,7 @@ class Shard(Applying):
             self.placement.move_completed(serial, move)
         self.memory.complete(cut_lsn, placed, self.placement.keeps)
         self.memory.completed_commit = commit
-        lanes.rows_counted(lane_rows)
+        lanes.rows_counted(lane_rows, wait_rows)
         self.placement.completed()
 
     def merge_back(self) -> None:
@@ -242,9 +252,10 @@ class Shard(Applying):
         self.memory.merge_back()
         hot, lanes = self.memory.hot, self.placement.lanes
         moves = self.memory.dirty.moves
-        for serial in list(moves):
-            # It has come into its lane's window since, or is about to: it needs no row.
-            is_in = lanes.seats.get(serial) != SPILLED if serial in hot else serial in lanes.loading
+        for serial, move in list(moves.items()):
+            # It has come in since, or is about to: it needs no row.
+            outside = WAITING if move.to_waits else SPILLED
+            is_in = lanes.seats.get(serial) != outside if serial in hot else serial in lanes.loading
             if is_in:
                 del moves[serial]
 

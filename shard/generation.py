@@ -14,11 +14,14 @@ __all__ = ["Cut", "Generation", "LaneMove"]
 
 
 class LaneMove(NamedTuple):
-    """A parked ticket whose agenda entry becomes a row of `lanes`; its head stays as it is."""
+    """A ticket whose entry becomes a row of `lanes`, or of `waits`; its head stays as it is. `key`:
+    its key, if that is known; without it its entry is in the agenda."""
 
     due_ms: int
     first_due_ms: int
     lane_number: int
+    key: str | None = None
+    to_waits: bool = False
 
 
 class Generation:

@@ -191,9 +191,9 @@ class Horizon:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether so many tickets wait to become rows of their lanes that sweeps wait for the next
-        checkpoint."""
-        return len(self.memory.dirty.moves) >= self.bounds.moves_max
+        """Whether so many tickets wait to become rows of their lanes or keys that sweeps wait for
+        the next checkpoint."""
+        return len(self.memory.dirty.moves) >= self.bounds.moves_max or self.lanes.waits.is_full
 
     def want_sweep(self, now_ms: int) -> SweepAsk | None:
         """The next piece of the agenda to read, when the horizon is too near.

@@ -8,7 +8,7 @@ others. docs/architecture.md, Keys.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from parkade.shard.ticket import Ticket
@@ -58,9 +58,11 @@ class OpenGate:
 class Keys:
     """The keys in use, by running tickets and by those in hand, and who waits aside."""
 
-    __slots__ = ("aside", "claims", "count", "gate", "reasons", "running")
+    __slots__ = ("aside", "claims", "count", "gate", "must_wait", "reasons", "running")
 
     def __init__(self) -> None:
+        # Whether an older ticket of its key has to come in first.
+        self.must_wait: Callable[[Ticket], bool] | None = None
         self.gate: StartGate = OpenGate()
         # key -> serial -> how many of the key may run beside it, itself counted
         self.running: dict[str, dict[int, int]] = {}
@@ -123,6 +125,8 @@ class Keys:
         key = ticket.key
         if key is None:
             return self.gate.holds(ticket)
+        if self.must_wait is not None and self.must_wait(ticket):
+            return key
         return self.gate.holds(ticket) if self.has_room(ticket) else key
 
     def put_aside(self, ticket: Ticket, rank: int, reason: Reason) -> None:

@@ -25,7 +25,8 @@ from parkade.shard.lane import (
     encode_lane,
 )
 from parkade.shard.memory import Memory
-from parkade.shard.ticket import Ticket
+from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.waits import ASIDE, WAITING, Queue, Waits
 
 __all__ = [
     "ASIDE",
@@ -35,6 +36,7 @@ __all__ = [
     "SERIAL_BITS",
     "SERIAL_MASK",
     "SPILLED",
+    "WAITING",
     "WINDOW",
     "Lane",
     "LaneKey",
@@ -46,12 +48,11 @@ __all__ = [
 _MOVE_BYTES: Final = 200
 _LOOKS_MAX: Final = 64
 
-# Where in its lane a hot ticket is.
+# Where in its lane a hot ticket is; two more seats are in `waits`.
 WINDOW: Final = 0
 SPILLED: Final = 1  # outside, past the window
 IN_HAND: Final = 2  # given to admission: to be started, or to be given back
-ASIDE: Final = 3  # it may not start, for a reason of its own: its key is busy, mostly
-SEAT_NAMES: Final = ("window", "spilled", "in hand", "aside")
+SEAT_NAMES: Final = ("window", "spilled", "in hand", "aside", "waiting")
 
 
 class Lanes:
@@ -77,6 +78,7 @@ class Lanes:
         "seq",
         "total",
         "unsorted",
+        "waits",
     )
 
     def __init__(
@@ -85,7 +87,11 @@ class Lanes:
         bounds: Bounds,
         names: Mapping[int, bytes],
         rows: Mapping[int, int],
+        waits: Collection[tuple[str, int]] = (),
+        wait_rows: int = 0,
     ) -> None:
+        """`rows`: of `lanes`, by lane number. `waits`: each key and lane number with rows in
+        `waits`, of which there are `wait_rows`."""
         self.memory = memory
         self.bounds = bounds
         self.by_key: dict[LaneKey, Lane] = {}
@@ -111,6 +117,10 @@ class Lanes:
         for number, count in rows.items():
             if count:
                 self.lane(self.names[number])
+        self.waits = Waits(memory, bounds, self.keys, self.seats, wait_rows)
+        for key, number in waits:
+            self.waits.add(Queue(key, self.names[number], 0, number, has_rows=True))
+        self.keys.must_wait = self.waits.must_wait
 
     # ------------------------------------------------------------------ lanes
 
@@ -207,6 +217,8 @@ class Lanes:
             self.keys.drop_claim(ticket)
         elif seat == ASIDE:
             self.keys.take_back(ticket, ticket.first_due_ms << SERIAL_BITS | serial)
+        elif seat == WAITING:
+            self.waits.vacate(ticket)
         else:
             lane = self.lane(ticket.lane)
             if seat == WINDOW:
@@ -277,15 +289,16 @@ class Lanes:
         self.seats[serial] = SPILLED
         lane.put_outside(rank)
         memory = self.memory
-        flight = memory.flight
-        if memory.is_clean(serial) and (flight is None or serial not in flight.moves):
-            # No generation would take its entry from the agenda to the lane's rows.
+        under_way = None if memory.flight is None else memory.flight.moves.get(serial)
+        if memory.is_clean(serial) and (under_way is None or under_way.to_waits):
+            # No generation would take its entry from where it is to the lane's rows.
             self._move_hot(serial)
         self.note_hunger(lane)
 
     def _move_hot(self, serial: int) -> None:
         at = self.memory.stored_at[serial]
-        move = LaneMove(at.due_ms, at.first_due_ms, at.lane_number)
+        key = self.memory.hot[serial].key
+        move = LaneMove(at.due_ms, at.first_due_ms, at.lane_number, key)
         self.memory.dirty.moves[serial] = move
         self.memory.dirty.size_bytes += _MOVE_BYTES
 
@@ -352,14 +365,16 @@ class Lanes:
 
     # ------------------------------------------------------------------ completions
 
-    def keeps(self, ticket: Ticket, seat: int, in_rows: bool) -> bool:
-        """Whether a clean ticket with a seat in a lane stays in memory."""
+    def keeps(self, ticket: Ticket, seat: int, at: StoredAt | None) -> bool:
+        """Whether a clean ticket with a seat in a lane stays in memory; `at`: see `Waits.keeps`."""
+        if seat == WAITING:
+            return self.waits.keeps(ticket, at)
         if seat != SPILLED:
             return True
         serial = ticket.serial
         if serial in self.memory.dirty.moves:
             return True
-        if in_rows:
+        if at is not None and at.in_lane:
             del self.seats[serial]
             del self.lane(ticket.lane).ranks[serial]
             return False
@@ -371,18 +386,28 @@ class Lanes:
         memory = self.memory
         ticket = memory.hot.get(serial)
         if serial in memory.stored_at:
-            memory.stored_at[serial] = memory.stored_at[serial]._replace(in_lane=True)
+            memory.stored_at[serial] = memory.stored_at[serial]._replace(
+                in_lane=not move.to_waits, in_waits=move.to_waits
+            )
         if ticket is None:
             self.lane_by_number(move.lane_number).ranks.pop(serial, None)
-        elif serial not in memory.dirty.tickets and self.seats.get(serial) == SPILLED:
+            return None
+        if serial in memory.dirty.tickets or serial in memory.dirty.moves:
+            return None
+        seat = self.seats.get(serial)
+        if seat == SPILLED and not move.to_waits:
             del self.seats[serial]
             del self.lane(ticket.lane).ranks[serial]
-            return ticket
-        return None
+        elif seat == WAITING and move.to_waits:
+            self.waits.leave_memory(ticket)
+        else:
+            return None
+        return ticket
 
-    def rows_counted(self, rows: Mapping[int, int]) -> None:
-        """What the store has now: rows of `lanes` by lane number."""
+    def rows_counted(self, rows: Mapping[int, int], wait_rows: int) -> None:
+        """What the store has now: rows of `lanes` by lane number, and of `waits`."""
         self.rows = rows
+        self.waits.row_count = wait_rows
         self.drop_unused()
 
     # ------------------------------------------------------------------ keys
@@ -395,11 +420,15 @@ class Lanes:
         keys = self.keys
         if reason in keys.aside:
             self._bring_back(reason, keys.firsts(reason))
+        if type(reason) is str:
+            self.waits.note_key(reason)
 
     def hand_on_all(self, reason: Reason) -> None:
         """The reason has gone for all of them."""
         self.hand_on(reason)
         self._bring_back(reason, self.keys.all_aside(reason))
+        if type(reason) is str:
+            self.waits.note_key(reason)
 
     def _bring_back(self, reason: Reason, ranks: Iterable[int]) -> None:
         keys, hot = self.keys, self.memory.hot
@@ -413,8 +442,7 @@ class Lanes:
     def _step_aside(self, lane: Lane, at: int, ticket: Ticket, reason: Reason) -> None:
         rank = lane.window[at]
         self._take(lane, at)
-        self.seats[ticket.serial] = ASIDE
-        self.keys.put_aside(ticket, rank, reason)
+        self.waits.put(ticket, rank, reason)
         self.note_hunger(lane)
         key = ticket.key
         if key is not None and key != reason and key in self.keys.aside:
@@ -483,7 +511,7 @@ class Lanes:
             reason = keys.reason_to_wait(ticket)
             if reason is None:
                 return self._take_in_hand(lane, 0, ticket) if first == rank else None
-            if keys.count >= self.bounds.aside_max:
+            if not self.waits.has_room(ticket, reason):
                 return self.pop(lane, now_ms, early) if first == rank else None
             self._step_aside(lane, 0, ticket, reason)
         return None
@@ -513,7 +541,7 @@ class Lanes:
                 continue
             reason = keys.reason_to_wait(ticket)
             if reason is not None:
-                if keys.count < self.bounds.aside_max:
+                if self.waits.has_room(ticket, reason):
                     self._step_aside(lane, at, ticket, reason)
                 else:
                     at += 1

@@ -295,11 +295,11 @@ class Memory:
         self,
         lsn: int,
         placed: Mapping[int, StoredAt | None],
-        keeps: Callable[[Ticket, bool], bool],
+        keeps: Callable[[Ticket, StoredAt | None], bool],
     ) -> Generation:
         """The commit is done: what is in neither generation is clean, and leaves memory unless
-        `keeps` says that it is needed, told whether the store is known to have it in its lane's
-        rows. The generation that was in flight."""
+        `keeps` says that it is needed, told how the store has it if that is new. The generation
+        that was in flight."""
         flight = self.flight
         assert flight is not None, "no checkpoint is under way"
         self.flight = None
@@ -319,7 +319,7 @@ class Memory:
             stored_at[serial] = at
             if serial in dirty:
                 continue
-            if keeps(ticket, bool(at.in_lane)):
+            if keeps(ticket, at):
                 payload = flight.bodies.get(serial)
                 if payload is not None and ticket.state == PENDING:
                     self.keep_payload(serial, payload)
@@ -329,7 +329,7 @@ class Memory:
                 del hot[serial], stored_at[serial]
         for serial in self.lingering:
             clean = None if serial in dirty else hot.get(serial)
-            if clean is not None and not keeps(clean, False):
+            if clean is not None and not keeps(clean, None):
                 self.evict(clean)
         self.lingering.clear()
         self._forget_rows(flight.uniques)

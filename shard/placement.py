@@ -48,11 +48,13 @@ from parkade.shard.refill import (
     next_refill_ms,
     room_of,
     take_rows,
+    take_waiting,
     wanting,
 )
 from parkade.shard.retry import expiry_of
 from parkade.shard.states import PENDING, RUNNING
-from parkade.shard.ticket import Ticket
+from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.waits import Queue
 
 __all__ = ["NOWHERE", "Placement", "SweepAsk", "Swept", "SweptEntry", "pack", "unpack"]
 
@@ -144,18 +146,21 @@ class Placement(Horizon):
             self.load_queue.append(serial)
 
     def _line_up(self, ticket: Ticket) -> None:
+        self._arm(ticket)
+        self.lanes.enter(ticket)
+
+    def _arm(self, ticket: Ticket) -> None:
         if ticket.options is not None:
             expiry_ms = expiry_of(ticket)
             if expiry_ms is not None:
                 self.expiries.arm(ticket.serial, expiry_ms)
-        self.lanes.enter(ticket)
 
     def next_wake(self) -> int | None:
         """When `advance` or one of the `want_` questions will have something to do, in ms, if no
         command and no read comes in; None: never. What is past is to be done now."""
         if self.load_queue and not self.loads_out:
             return 0
-        wakes = [self.next_timer(), next_refill_ms(self.lanes)]
+        wakes = [self.next_timer(), next_refill_ms(self.lanes), self.lanes.waits.next_refill_ms()]
         if self.can_sweep():
             wakes.append((self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2)
         return min((wake for wake in wakes if wake is not None), default=None)
@@ -214,7 +219,7 @@ class Placement(Horizon):
         """Rows to be read for lanes whose window is low, each lane asked once, until `refilled`
         or `refill_lost`. Lanes without rows are served from memory at once."""
         lanes = self.lanes
-        asks: list[RefillAsk] = []
+        asks = self._want_waiting(now_ms, limit) if lanes.waits.hungry else []
         if not lanes.hungry:
             return asks
         for lane in wanting(lanes, now_ms):
@@ -230,15 +235,37 @@ class Placement(Horizon):
             asks.append(RefillAsk(lane.number, unpack(lane.edge), room_of(lanes, lane)))
         return asks
 
-    def refill_lost(self, lane_number: int) -> None:
+    def _want_waiting(self, now_ms: int, limit: int) -> list[RefillAsk]:
+        """The same for the queues of keys."""
+        lanes, waits = self.lanes, self.lanes.waits
+        asks: list[RefillAsk] = []
+        for queue in waits.wanting(now_ms):
+            room = waits.room_of(queue)
+            if len(asks) >= limit or room <= 0:
+                break
+            number = lanes.numbers.get(queue.key)
+            if number is None or not queue.has_rows:
+                self._refill_waiting(queue, None, now_ms)
+                continue
+            queue.is_refilling, queue.asked_edge = True, queue.edge
+            self.refills_out += 1
+            asks.append(RefillAsk(number, unpack(queue.edge), room, queue.waited_for))
+        return asks
+
+    def refill_lost(self, lane_number: int, key: str | None = None) -> None:
         """The read failed: it is wanted again."""
         self._refill_drops = 0
         self.refills_out -= 1
-        self.lanes.lane_by_number(lane_number).is_refilling = False
+        self._asker(lane_number, key).is_refilling = False
+
+    def _asker(self, lane_number: int, key: str | None) -> Lane:
+        """Who asked for rows: a lane, or the queue of a key."""
+        lane = self.lanes.lane_by_number(lane_number)
+        return lane if key is None else self.lanes.waits.queues[key, lane.key]
 
     def refilled(self, result: Refilled, now_ms: int) -> bool:
         """Rows of a lane were read. False: stale, and wanted again."""
-        lane = self.lanes.lane_by_number(result.lane_number)
+        lane = self._asker(result.lane_number, result.key)
         lane.is_refilling = False
         self.refills_out -= 1
         if not self.memory.is_fresh(result.snapshot_commit):
@@ -247,10 +274,28 @@ class Placement(Horizon):
         self._refill_drops = 0
         if lane.edge < lane.asked_edge:
             # What went past the lowered edge may have got rows that were not asked for.
-            self.lanes.note_hunger(lane)
+            if isinstance(lane, Queue):
+                self.lanes.waits.note_hunger(lane)
+            else:
+                self.lanes.note_hunger(lane)
             return False
-        self._refill(lane, result, now_ms)
+        if isinstance(lane, Queue):
+            self._refill_waiting(lane, result, now_ms)
+        else:
+            self._refill(lane, result, now_ms)
         return True
+
+    def _refill_waiting(self, queue: Queue, result: Refilled | None, now_ms: int) -> None:
+        lanes, waits = self.lanes, self.lanes.waits
+        for ticket in take_waiting(lanes, queue, result, now_ms):
+            if ticket.due_ms > now_ms:
+                self.relocate(ticket)
+            else:
+                self._arm(ticket)
+                waits.take_in(queue, ticket, ticket.first_due_ms << SERIAL_BITS | ticket.serial)
+        waits.note_hunger(queue)
+        lanes.hand_on(queue.waited_for)
+        waits.drop_if_unused(queue)
 
     def _refill(self, lane: Lane, result: Refilled | None, now_ms: int) -> None:
         came_in, to_load = take_rows(self.lanes, lane, result, now_ms)
@@ -310,16 +355,16 @@ class Placement(Horizon):
 
     # ------------------------------------------------------------------ completions
 
-    def keeps(self, ticket: Ticket, in_rows: bool) -> bool:
+    def keeps(self, ticket: Ticket, at: StoredAt | None) -> bool:
         """Whether a clean ticket stays in memory: it runs, or its time is near, or it is in its
-        lane's window."""
+        lane's window; `at`: how the store has it, if that is new."""
         if ticket.state == RUNNING:
             return True
         if ticket.state != PENDING:
             return False
         seat = self.lanes.seats.get(ticket.serial)
         if seat is not None:
-            return self.lanes.keeps(ticket, seat, in_rows) or self._disarm_far(ticket)
+            return self.lanes.keeps(ticket, seat, at) or self._disarm_far(ticket)
         return ticket.due_ms << SERIAL_BITS | ticket.serial <= self.horizon
 
     def _disarm_far(self, ticket: Ticket) -> bool:
@@ -358,7 +403,8 @@ class Placement(Horizon):
         """Due tickets, about: those in memory or on their way, and the rows of the lanes."""
         lanes = self.lanes
         moves = len(self.memory.dirty.moves)
-        return len(lanes.seats) + len(lanes.loading) + moves + sum(lanes.rows.values())
+        rows = sum(lanes.rows.values()) + lanes.waits.row_count
+        return len(lanes.seats) + len(lanes.loading) + moves + rows
 
     def oldest_ready_ms(self) -> int | None:
         """The earliest first due in any window; None when all are empty."""

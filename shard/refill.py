@@ -13,16 +13,19 @@ from parkade.shard.commands import Loaded, UniqueRow
 from parkade.shard.lanes import RANK_MAX, SERIAL_BITS, SERIAL_MASK, SPILLED, Lane, Lanes
 from parkade.shard.memory import UNREAD
 from parkade.shard.ticket import Ticket
+from parkade.shard.waits import Queue
 
-__all__ = ["RefillAsk", "Refilled", "next_refill_ms", "take_rows", "wanting"]
+__all__ = ["RefillAsk", "Refilled", "next_refill_ms", "take_rows", "take_waiting", "wanting"]
 
 
 class RefillAsk(NamedTuple):
-    """Read the rows of a lane after (first due, serial), in order, at most `limit` of them."""
+    """Read the rows of a lane after (first due, serial), in order, at most `limit` of them; with a
+    `key` those that wait for it."""
 
     lane_number: int
     after: tuple[int, int]
     limit: int
+    key: str | None = None
 
 
 class Refilled(NamedTuple):
@@ -36,6 +39,7 @@ class Refilled(NamedTuple):
     rows: Sequence[tuple[int, int]]
     is_end: bool
     loaded: Loaded
+    key: str | None = None
 
 
 def room_of(lanes: Lanes, lane: Lane) -> int:
@@ -61,7 +65,7 @@ def last_order(lanes: Lanes) -> tuple[int, int, int] | None:
 
 def may_refill(lanes: Lanes, lane: Lane, last: tuple[int, int, int] | None) -> bool:
     """Whether a refill is wanted as soon as its time has come. `last`: see `last_order`."""
-    if lane.is_refilling or room_of(lanes, lane) <= 0:
+    if lane.is_refilling or room_of(lanes, lane) <= 0 or lanes.waits.holds_up(lane.key):
         return False
     is_enough = lane.window or len(lanes.by_key) > lanes.bounds.lanes_max
     if is_enough and lanes.keys.gate.is_held(lane.key):
@@ -132,6 +136,37 @@ def take_rows(
     lanes.changed.add(lane)
     lanes.note_hunger(lane)
     return came_in, to_load
+
+
+def take_waiting(lanes: Lanes, queue: Queue, result: Refilled | None, now_ms: int) -> list[Ticket]:
+    """The same for a queue of a key: those from memory wait aside now; the tickets taken in from
+    rows still have to find their place."""
+    rows, last = ([], RANK_MAX) if result is None else _unknown_rows(lanes, queue, result)
+    waits, memory = lanes.waits, lanes.memory
+    came_in: list[Ticket] = []
+    at, room = 0, waits.room_of(queue)
+    while True:
+        row = rows[at] if at < len(rows) else RANK_MAX
+        rank = min(row, queue.first_outside())
+        if room <= 0 or rank > last or rank == RANK_MAX or rank >> SERIAL_BITS > now_ms:
+            break
+        serial = rank & SERIAL_MASK
+        if rank != row:
+            waits.bring_in(queue, serial)
+            memory.dirty.moves.pop(serial, None)
+            waits.take_in(queue, memory.hot[serial], rank)
+        else:
+            at += 1
+            assert result is not None
+            ticket = result.loaded.tickets.get(serial)
+            if ticket is None:
+                continue  # its row cannot be read: the host has it in quarantine
+            came_in.append(memory.admit(ticket, result.loaded.uniques))
+        room -= 1
+    queue.edge = RANK_MAX if rank == last == RANK_MAX else min(rank - 1, last)
+    if result is not None and result.is_end and at == len(rows):
+        queue.has_rows = False
+    return came_in
 
 
 def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:

@@ -98,6 +98,7 @@ class StoredAt(NamedTuple):
     # Its entry is a row of `lanes`, not of the agenda; None: not known.
     in_lane: bool | None = False
     group: bytes | None = None  # in whose index it stands
+    in_waits: bool = False  # its entry is a row of `waits`
 
 
 class TicketId(NamedTuple):

@@ -68,11 +68,14 @@ class Batch:
     # attempt saved.
     history: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
 
-    # A pending ticket that takes a position is in `agenda` or in `lane_rows`, one that gives its
-    # position up is in `leaves`, with the NEGATIVE flag; in both when it moves.
+    # A pending ticket that takes a position is in `agenda`, `lane_rows` or (with its key)
+    # `wait_rows`, one that gives its position up is in `leaves` or (with its key) `keyed_leaves`,
+    # with the NEGATIVE flag; in both when it moves.
     agenda: list[bytes] = field(default_factory=list)
     lane_rows: list[bytes] = field(default_factory=list)
+    wait_rows: list[tuple[str, bytes]] = field(default_factory=list)
     leaves: list[bytes] = field(default_factory=list)
+    keyed_leaves: list[tuple[str, bytes]] = field(default_factory=list)
     lane_names: dict[int, bytes] = field(default_factory=dict)
 
     uniques: dict[bytes, Claim | None] = field(default_factory=dict)  # by 16-byte name
@@ -93,4 +96,5 @@ class Batch:
         sealed += sum(len(claim.row) + 56 for claim in self.uniques.values() if claim is not None)
         sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items())
         entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)
+        entries += len(self.keyed_leaves) + sum(1 + len(key) // 16 for key, _ in self.wait_rows)
         return sealed + 48 * entries + 24 * (len(self.index_puts) + len(self.ended))

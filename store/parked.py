@@ -52,8 +52,8 @@ MARGIN_BYTES = 1 << 20  # less than this free on the disk beyond what a commit n
 class Parked(ParkedReader):
     """The store of a shard, for its owner.
 
-    `lsn`, `epoch`, `settled_ms`, `counters`, `memo`, `lane_names` and `lane_rows` are those of the
-    latest commit; the dicts are replaced by a commit, never changed.
+    `lsn`, `epoch`, `settled_ms`, `counters`, `memo`, `lane_names`, `lane_rows` and `wait_rows` are
+    those of the latest commit; the dicts are replaced by a commit, never changed.
     """
 
     lsn: int
@@ -63,6 +63,7 @@ class Parked(ParkedReader):
     memo: Memo
     lane_names: dict[int, bytes]
     lane_rows: dict[int, int]
+    wait_rows: int
 
     def __init__(
         self,
@@ -213,17 +214,23 @@ class Parked(ParkedReader):
                     reason = f"the file ends here, and was {self._state.file_bytes} bytes long"
                     raise Damage(self.path, length, reason)
                 self.lane_names, self.memo = snapshot.lane_names(), snapshot.memo()
-                self._adopt(self._state, snapshot.counters(), snapshot.lane_row_counts())
+                rows = snapshot.lane_row_counts(), snapshot.wait_row_count()
+                self._adopt(self._state, snapshot.counters(), *rows)
         except BaseException:
             environment.close()
             raise
 
     def _adopt(
-        self, state: State, counters: dict[tuple[str, int], int], lane_rows: dict[int, int]
+        self,
+        state: State,
+        counters: dict[tuple[str, int], int],
+        lane_rows: dict[int, int],
+        wait_rows: int,
     ) -> None:
         self._state = state
         self.lsn, self.epoch, self.settled_ms = state.lsn, state.epoch, state.settled_ms
         self.counters = counters
+        self.wait_rows = wait_rows
         self.lane_rows = {lane: count for lane, count in lane_rows.items() if count}
 
     def _write(self, batch: Batch, has_grown: bool) -> Commit:
@@ -248,7 +255,8 @@ class Parked(ParkedReader):
         if batch.lane_names:
             self.lane_names = self.lane_names | batch.lane_names
         self.memo = batch.memo
-        self._adopt(written.state, dict(batch.counters), written.lane_rows)
+        rows = written.lane_rows, written.wait_rows
+        self._adopt(written.state, dict(batch.counters), *rows)
         return Commit(
             batch.lsn,
             number,

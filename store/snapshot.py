@@ -30,11 +30,12 @@ from parkade.store.meta import (
 )
 from parkade.store.rows import RowDamaged, pack_serials, unseal
 from parkade.store.sweep import AgendaReader, Sweep
-from parkade.store.writer import CLAIM_BYTES
+from parkade.store.writer import CLAIM_BYTES, wait_prefix
 
 __all__ = ["Body", "LaneRow", "Rows", "Snapshot"]
 
 _LANE_KEY = struct.Struct(">IQQ")
+_RANK = struct.Struct(">QQ")
 
 
 class Body(NamedTuple):
@@ -253,6 +254,43 @@ class Snapshot:
             _, first_due_ms, serial = _LANE_KEY.unpack(key)
             rows.append(LaneRow(first_due_ms, serial, int.from_bytes(due, "big")))
         return rows
+
+    def wait_rows(
+        self, key: str, lane_number: int, *, limit: int, after: tuple[int, int] | None = None
+    ) -> list[LaneRow]:
+        """Rows of those of a lane that wait for a key, in order, from past `after`, a (first due,
+        serial). Raises `Damage`."""
+        prefix = wait_prefix(key, lane_number)
+        start = prefix if after is None else prefix + _RANK.pack(*after) + b"\0"
+        rows: list[LaneRow] = []
+        cursor = self.transaction.cursor(self.tables.waits)
+        if not cursor.set_range(start):
+            return rows
+        for row_key, stored in cursor.iternext():
+            if len(rows) >= limit or bytes(row_key[: len(prefix)]) != prefix:
+                break
+            due = unseal(row_key, stored)
+            if due is None:
+                raise self._damage("waits", bytes(row_key))
+            first_due_ms, serial = _RANK.unpack(row_key[len(prefix) :])
+            rows.append(LaneRow(first_due_ms, serial, int.from_bytes(due, "big")))
+        return rows
+
+    def wait_queues(self) -> list[tuple[str, int]]:
+        """Each key and lane number with rows in `waits`: one seek for each."""
+        queues: list[tuple[str, int]] = []
+        cursor = self.transaction.cursor(self.tables.waits)
+        is_found = cursor.first()
+        while is_found:
+            prefix = bytes(cursor.key())[: -_RANK.size]
+            queues.append((prefix[1:-4].decode(), int.from_bytes(prefix[-4:], "big")))
+            is_found = cursor.set_range(prefix + b"\xff" * (_RANK.size + 1))
+        return queues
+
+    def wait_row_count(self) -> int:
+        """How many tickets wait for their keys on disk."""
+        count: int = self.transaction.stat(self.tables.waits)["entries"]
+        return count
 
     def ended(self) -> EndedReader:
         """What has ended, for retention."""

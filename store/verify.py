@@ -34,6 +34,7 @@ class HeadFacts(NamedTuple):
     is_pending: bool
     due_ms: int
     first_due_ms: int
+    key: str | None = None
     expiry_ms: int | None = None  # where the agenda has a mark for it
     ended_ms: int | None = None  # when it ended, if retention is to find it by that
     index_keys: tuple[bytes, ...] = ()  # prefix and serial, as they were put
@@ -102,6 +103,7 @@ class _Walk:
             is_sound = False
             yield Problem("agenda", None, damage.reason)
         yield from self._lanes(deep)
+        yield from self._waits(deep)
         if deep:
             yield from self._ended()
             marks_wanted = yield from self._heads()
@@ -200,6 +202,34 @@ class _Walk:
             return  # told with the other rows of meta
         if stored_counts != counts:
             yield Problem("meta", None, f"rows per lane are {dict(counts)}, not {stored_counts}")
+
+    def _waits(self, deep: bool) -> Iterator[Problem]:
+        """Rows of tickets that wait for their keys: their checksums, their tickets, their lane."""
+        names = self._transaction.cursor(self._tables.lane_names)
+        for key, stored in self._rows(self._tables.waits):
+            lane_number, serial = (
+                int.from_bytes(key[-20:-16], "big"),
+                int.from_bytes(key[-8:], "big"),
+            )
+            due = unseal(key, stored)
+            if due is None:
+                yield Problem("waits", serial, "its row among those of its key fails its checksum")
+                continue
+            if not names.set_key(key[-20:-16]):
+                yield Problem("waits", None, f"lane {lane_number} has rows and no name")
+            facts = self._facts(serial) if deep else None
+            if not deep or (facts is None and self._has_head(serial)):
+                continue
+            self._placed.add(serial)
+            place = int.from_bytes(due, "big"), int.from_bytes(key[-16:-8], "big")
+            if facts is None or not facts.is_pending:
+                yield Problem("waits", serial, "a row of a ticket that is not pending")
+            elif (facts.due_ms, facts.first_due_ms, facts.key) != (
+                *place,
+                bytes(key[1:-20]).decode(),
+            ):
+                text = f"a row of a ticket of key {facts.key}, due at {facts.due_ms} ms"
+                yield Problem("waits", serial, text)
 
     def _ended(self) -> Iterator[Problem]:
         """What is noted of those that retention will look for by the time of their end."""
@@ -300,10 +330,11 @@ class _Walk:
                 serial, flags = int.from_bytes(packed[8:16], "big"), packed[28]
                 if not flags and serial in wanted:
                     wanted[serial] += 1
-        for key, _ in self._rows(self._tables.lanes):
-            serial = int.from_bytes(key[12:], "big")
-            if serial in wanted:
-                wanted[serial] += 1
+        for table in (self._tables.lanes, self._tables.waits):
+            for key, _ in self._rows(table):
+                serial = int.from_bytes(key[-8:], "big")
+                if serial in wanted:
+                    wanted[serial] += 1
         for serial, places in wanted.items():
             if places == 0:
                 yield Problem("agenda", serial, "a pending ticket has no entry and no row")

@@ -40,6 +40,8 @@ __all__ = [
     "claim_until_ms",
     "lane_key",
     "unpack_stamps",
+    "wait_key",
+    "wait_prefix",
     "write_batch",
 ]
 
@@ -61,6 +63,7 @@ class Written(NamedTuple):
 
     state: State
     lane_rows: dict[int, int]
+    wait_rows: int
     written_bytes: int
     has_refine_due: bool
     has_upkeep: bool
@@ -86,6 +89,7 @@ def write_batch(
     at("tickets")
     lane_rows, removals = _leave_lanes(transaction, tables, batch, lane_rows)
     written += _enter_lanes(transaction, tables, batch, lane_rows)
+    written += _enter_waits(transaction, tables, batch)
     agenda = AgendaWriter(
         transaction,
         tables.agenda,
@@ -115,7 +119,8 @@ def write_batch(
         transaction.put(key, seal(key, row), db=tables.meta)
     if batch.taken is not None:
         transaction.put(TAKEN, seal(TAKEN, batch.taken), db=tables.meta)
-    return Written(state, lane_rows, written, has_refine_due, has_upkeep)
+    wait_rows = transaction.stat(tables.waits)["entries"]
+    return Written(state, lane_rows, wait_rows, written, has_refine_due, has_upkeep)
 
 
 class _Numbers:
@@ -206,19 +211,28 @@ def lane_key(entry: bytes) -> bytes:
 def _leave_lanes(
     transaction: "Transaction[memoryview]", tables: Tables, batch: Batch, lane_rows: dict[int, int]
 ) -> tuple[dict[int, int], list[bytes]]:
-    """(rows per lane, removals for the agenda): a ticket that has a row in its lane loses that,
-    one that has none stands in the agenda."""
+    """(rows per lane, removals for the agenda): a ticket that has a row in its lane, or among those
+    that wait for its key, loses that; one that has none stands in the agenda."""
     lane_rows = dict(lane_rows)
     removals: list[bytes] = []
-    for entry in batch.leaves:
+
+    def has_left(entry: bytes) -> bool:
         lane_number = int.from_bytes(entry[24:28], "big")
         if (
-            lane_rows.get(lane_number)
-            and not entry[28] & EXPIRY
-            and transaction.delete(lane_key(entry), db=tables.lanes)
+            not lane_rows.get(lane_number)
+            or entry[28] & EXPIRY
+            or not transaction.delete(lane_key(entry), db=tables.lanes)
         ):
-            lane_rows[lane_number] -= 1
-        else:
+            return False
+        lane_rows[lane_number] -= 1
+        return True
+
+    removals += [entry for entry in batch.leaves if not has_left(entry)]
+    has_waits = transaction.stat(tables.waits)["entries"] > 0
+    for key, entry in batch.keyed_leaves:
+        if not has_left(entry) and not (
+            has_waits and transaction.delete(wait_key(key, entry), db=tables.waits)
+        ):
             removals.append(entry)
     return lane_rows, removals
 
@@ -241,6 +255,23 @@ def _enter_lanes(
         key = lane_number.to_bytes(4, "big")
         transaction.put(key, seal(key, name), db=tables.lane_names)
     return written
+
+
+def wait_prefix(key: str, lane_number: int) -> bytes:
+    """Of the rows in table `waits` of one key and lane: length of the key, the key, lane number."""
+    encoded = key.encode()
+    return bytes([len(encoded)]) + encoded + lane_number.to_bytes(4, "big")
+
+
+def wait_key(key: str, entry: bytes) -> bytes:
+    """The key in table `waits` of a packed entry: its prefix, first due, serial."""
+    return wait_prefix(key, int.from_bytes(entry[24:28], "big")) + entry[16:24] + entry[8:16]
+
+
+def _enter_waits(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> int:
+    rows = {wait_key(key, entry): entry[:8] for key, entry in batch.wait_rows}
+    keys = sorted(rows)
+    return _put_sorted(transaction, tables.waits, keys, seal_all(keys, [rows[key] for key in keys]))
 
 
 def claim_until_ms(row: bytes) -> int:

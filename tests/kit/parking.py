@@ -22,7 +22,8 @@ TASKS = {1: "mail", 2: "bill", 3: "ship"}
 
 
 class Car(NamedTuple):
-    """A ticket as these tests know one. `place`: 'agenda', 'lane', or '' when it is not pending."""
+    """A ticket as these tests know one. `place`: 'agenda', 'lane', 'waits' (it has a key) or ''
+    when it is not pending."""
 
     lane_number: int
     state: int
@@ -33,6 +34,7 @@ class Car(NamedTuple):
     finished_ms: int = 0
     body: bytes = b""
     fence: int = 0
+    key: str | None = None
 
     @property
     def task(self) -> str:
@@ -96,6 +98,7 @@ def decode(serial: int, head: bytes) -> HeadFacts | None:
         is_pending=car.state == PENDING,
         due_ms=car.due_ms,
         first_due_ms=car.first_due_ms,
+        key=car.key,
         expiry_ms=car.expiry_ms,
         index_keys=car.index_keys(serial),
     )
@@ -134,7 +137,10 @@ def _change(batch: Batch, serial: int, before: Car | None, after: Car | None) ->
         if before.expiry_ms is not None:
             batch.leaves.append(before.mark(serial, NEGATIVE))
         if before.place:
-            batch.leaves.append(before.entry(serial, NEGATIVE))
+            if before.key is None:
+                batch.leaves.append(before.entry(serial, NEGATIVE))
+            else:
+                batch.keyed_leaves.append((before.key, before.entry(serial, NEGATIVE)))
     if after is None:
         return
     batch.index_puts += after.index_keys(serial)
@@ -142,7 +148,10 @@ def _change(batch: Batch, serial: int, before: Car | None, after: Car | None) ->
         batch.bodies[serial] = after.body or None
     for fence in range(before.fence if before else 0, after.fence):
         batch.history[serial, fence + 1] = b"attempt %d" % (fence + 1)
-    if after.place:
+    if after.place == "waits":
+        assert after.key is not None
+        batch.wait_rows.append((after.key, after.entry(serial)))
+    elif after.place:
         (batch.agenda if after.place == "agenda" else batch.lane_rows).append(after.entry(serial))
     if after.expiry_ms is not None:
         batch.agenda.append(after.mark(serial))
@@ -208,6 +217,13 @@ def check_content(snapshot: Snapshot, content: Content) -> None:
         )
         assert snapshot.lane_rows(lane_number, limit=100_000) == rows
         assert snapshot.lane_row_counts().get(lane_number, 0) == len(rows)
+        for key in {car.key for car in cars.values() if car.key is not None}:
+            waiting = sorted(
+                (car.first_due_ms, serial, car.due_ms)
+                for serial, car in cars.items()
+                if (car.place, car.lane_number, car.key) == ("waits", lane_number, key)
+            )
+            assert snapshot.wait_rows(key, lane_number, limit=100_000) == waiting
         for state in (PENDING, RUNNING, DONE, DEAD):
             serials = [s for s, car in cars.items() if (car.task, car.state) == (task, state)]
             newest_first = sorted(serials, reverse=True)
@@ -219,6 +235,9 @@ def check_content(snapshot: Snapshot, content: Content) -> None:
         )
         ended = snapshot.ended().before(DONE, digest(task), 1 << 50, limit=100_000)
         assert sorted(ended.serials) == sorted(serial for _, serial in done)
+    queues = {(str(car.key), car.lane_number) for car in cars.values() if car.place == "waits"}
+    assert sorted(snapshot.wait_queues()) == sorted(queues)
+    assert snapshot.wait_row_count() == sum(car.place == "waits" for car in cars.values())
     for name, claim in content.claims.items():
         row = snapshot.unique(name)
         is_over = 0 <= claim.until_ms <= content.settled_ms

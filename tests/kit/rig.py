@@ -55,6 +55,9 @@ SMALL = Bounds(
     sweep_limit=5,
     moves_max=8,
     aside_max=2,
+    waits_window=1,
+    queues_max=3,
+    waiting_max=4,
     payload_cache_bytes_max=64,
 )
 
@@ -88,6 +91,8 @@ class Rig:
             shard_count=self.shard_count,
             taken=store.taken,
             has_outbox=bool(store.outbox),
+            waits=store.wait_queues(),
+            wait_rows=len(store.waits),
         )
 
     # ------------------------------------------------------------------ commands
@@ -264,7 +269,8 @@ class Rig:
         assert self.committed is not None
         batch, self.committed = self.committed, None
         store = self.store
-        self.core.complete(batch.lsn, batch.placed, store.lane_rows(), store.commits)
+        counts = store.lane_rows(), store.commits, len(store.waits)
+        self.core.complete(batch.lsn, batch.placed, *counts)
 
     def checkpoint(self) -> None:
         """All of it at once."""

@@ -64,6 +64,9 @@ BOUNDS = Bounds(
     sweep_limit=4,
     moves_max=6,
     aside_max=2,
+    waits_window=1,
+    queues_max=3,
+    waiting_max=4,
     payload_cache_bytes_max=64,
     outbox_max=3,
     outbox_bytes_max=1_200,
@@ -72,6 +75,7 @@ BOUNDS = Bounds(
 ODD_BOUNDS = (
     BOUNDS._replace(wheel_max=3, window_max=2, windows_max=3, lanes_max=2, sweep_limit=2),
     BOUNDS._replace(wheel_max=20, window_max=6, lanes_max=1, sweep_limit=10, aside_max=0),
+    BOUNDS._replace(aside_max=6, waits_window=3, queues_max=1),
     BOUNDS._replace(horizon_ms=300, window_max=1, windows_max=2, sweep_limit=1, moves_max=1),
 )
 LIMITS = {

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from parkade.shard import (
+    ENTRY_AGENDA,
     ENTRY_LANE,
+    ENTRY_WAITS,
     PENDING,
     AttemptRow,
     Cut,
@@ -49,8 +51,8 @@ class Batch:
     bodies: dict[int, bytes | None] = field(default_factory=dict)
     uniques: dict[bytes, UniqueRow | None] = field(default_factory=dict)
     history: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    leaves: list[tuple[int, StoredAt]] = field(default_factory=list)
-    enters: list[tuple[int, StoredAt]] = field(default_factory=list)
+    leaves: list[tuple[int, StoredAt, str | None]] = field(default_factory=list)
+    enters: list[tuple[int, StoredAt, str | None]] = field(default_factory=list)
     moves: dict[int, LaneMove] = field(default_factory=dict)
     lane_names: list[tuple[int, bytes]] = field(default_factory=list)
     outbox: dict[tuple[int, Place], Submitted] = field(default_factory=dict)
@@ -95,21 +97,22 @@ class Building:
         if ticket is None:
             batch.heads[serial] = batch.placed[serial] = None
             if before is not None and before.state == PENDING:
-                batch.leaves.append((serial, before))
+                batch.leaves.append((serial, before, self.flight.gone[serial].key))
             return
         batch.heads[serial] = encode_ticket(ticket)
-        number, in_lane, expiry_ms = core.lane_number(ticket.lane), False, None
+        number, kind, expiry_ms = core.lane_number(ticket.lane), ENTRY_AGENDA, None
         if ticket.state == PENDING:
-            in_lane = core.entry_kind(serial) == ENTRY_LANE
+            kind = core.entry_kind(serial)
             expiry_ms = expiry_of(ticket)
-        at = stored_at(ticket, number, in_lane, expiry_ms)
+        at = stored_at(ticket, number, kind == ENTRY_LANE, expiry_ms)
+        at = at._replace(in_waits=kind == ENTRY_WAITS)
         batch.placed[serial] = at
         if at == before:
             return
         if before is not None and before.state == PENDING:
-            batch.leaves.append((serial, before))
+            batch.leaves.append((serial, before, ticket.key))
         if ticket.state == PENDING:
-            batch.enters.append((serial, at))
+            batch.enters.append((serial, at, ticket.key))
 
 
 def stored_at(
@@ -140,6 +143,7 @@ class FakeStore:
         self.agenda: Counter[AgendaEntry] = Counter()
         self.marks: Counter[tuple[int, int, int, int]] = Counter()
         self.rows: dict[tuple[int, int, int], int] = {}
+        self.waits: dict[tuple[str, int, int, int], int] = {}
         self.lane_names: dict[int, bytes] = {}
         self.outbox: dict[tuple[int, Place], Submitted] = {}
         self.taken: dict[int, Place] = {}
@@ -151,13 +155,15 @@ class FakeStore:
         """Become the state at the batch's LSN."""
         assert batch.lsn >= self.lsn, (batch.lsn, self.lsn)
         self.lane_names.update(batch.lane_names)
-        for serial, at in batch.leaves:
-            self._leave(serial, at.due_ms, at.first_due_ms, at.lane_number)
+        for serial, at, key in batch.leaves:
+            self._leave(serial, at.due_ms, at.first_due_ms, at.lane_number, key)
             if at.expiry_ms:
                 mark = (at.expiry_ms, serial, at.first_due_ms, at.lane_number)
                 self._count(self.marks, mark, -1)
-        for serial, at in batch.enters:
-            if at.in_lane:
+        for serial, at, key in batch.enters:
+            if at.in_waits:
+                self._add_waiting(serial, at.due_ms, at.first_due_ms, at.lane_number, key)
+            elif at.in_lane:
                 self._add_row(serial, at.due_ms, at.first_due_ms, at.lane_number)
             else:
                 entry = (at.due_ms, serial, at.first_due_ms, at.lane_number)
@@ -166,8 +172,11 @@ class FakeStore:
                 mark = (at.expiry_ms, serial, at.first_due_ms, at.lane_number)
                 self._count(self.marks, mark, 1)
         for serial, move in batch.moves.items():
-            self._leave(serial, *move)
-            self._add_row(serial, *move)
+            self._leave(serial, *move[:4])
+            if move.to_waits:
+                self._add_waiting(serial, *move[:4])
+            else:
+                self._add_row(serial, *move[:3])
         for serial, head in batch.heads.items():
             if head is not None:
                 self.heads[serial] = head
@@ -189,9 +198,25 @@ class FakeStore:
         self.lsn = batch.lsn
         self.commits += 1
 
-    def _leave(self, serial: int, due_ms: int, first_due_ms: int, number: int) -> None:
-        if self.rows.pop((number, first_due_ms, serial), None) is None:
-            self._count(self.agenda, (due_ms, serial, first_due_ms, number), -1)
+    def _leave(
+        self, serial: int, due_ms: int, first_due_ms: int, number: int, key: str | None
+    ) -> None:
+        if self.rows.pop((number, first_due_ms, serial), None) is not None:
+            return
+        if (
+            key is not None
+            and self.waits.pop((key, number, first_due_ms, serial), None) is not None
+        ):
+            return
+        self._count(self.agenda, (due_ms, serial, first_due_ms, number), -1)
+
+    def _add_waiting(
+        self, serial: int, due_ms: int, first_due_ms: int, number: int, key: str | None
+    ) -> None:
+        assert key is not None, serial
+        row = (key, number, first_due_ms, serial)
+        assert row not in self.waits, row
+        self.waits[row] = due_ms
 
     def _add_row(self, serial: int, due_ms: int, first_due_ms: int, number: int) -> None:
         row = (number, first_due_ms, serial)
@@ -210,6 +235,9 @@ class FakeStore:
 
     def lane_rows(self) -> dict[int, int]:
         return dict(Counter(number for number, _, _ in self.rows))
+
+    def wait_queues(self) -> list[tuple[str, int]]:
+        return sorted({(key, number) for key, number, _, _ in self.waits})
 
     def ticket(self, serial: int) -> Ticket | None:
         head = self.heads.get(serial)
@@ -247,15 +275,17 @@ class FakeStore:
         return Swept(self.commits, entries, (entries[-1].due_ms, entries[-1].serial))
 
     def refill(self, ask: RefillAsk) -> Refilled:
-        """The rows of a lane after a rank, with their tickets."""
+        """The rows of a lane or of a key after a rank, with their tickets."""
+        places = [(None, *row) for row in self.rows] if ask.key is None else list(self.waits)
         rows = sorted(
             (first, serial)
-            for number, first, serial in self.rows
-            if number == ask.lane_number and (first, serial) > ask.after
+            for key, number, first, serial in places
+            if (key, number) == (ask.key, ask.lane_number) and (first, serial) > ask.after
         )
         taken = rows[: ask.limit]
         loaded = self.load([serial for _, serial in taken])
-        return Refilled(ask.lane_number, self.commits, taken, len(rows) <= ask.limit, loaded)
+        is_end = len(rows) <= ask.limit
+        return Refilled(ask.lane_number, self.commits, taken, is_end, loaded, ask.key)
 
     def entries(self, receiver: int, after: Place, limit: int) -> list[tuple[Place, Submitted]]:
         """The outbox for a receiver, behind a place."""
@@ -273,6 +303,7 @@ class FakeStore:
             marks={(expiry, serial): n for (expiry, serial, _, _), n in self.marks.items()},
             rows=dict.fromkeys(self.rows, 1),
             damaged=frozenset(self.damaged),
+            waits=dict.fromkeys(self.waits, 1),
         )
 
 

@@ -131,7 +131,12 @@ def _view(snapshot: Snapshot, heads: dict[int, Ticket]) -> StoreView:
         for lane_number in snapshot.lane_names()
         for row in snapshot.lane_rows(lane_number, limit=ALL)
     }
-    return StoreView(heads, agenda, marks, rows)
+    waits = {
+        (key, lane_number, row.first_due_ms, row.serial): 1
+        for key, lane_number in snapshot.wait_queues()
+        for row in snapshot.wait_rows(key, lane_number, limit=ALL)
+    }
+    return StoreView(heads, agenda, marks, rows, waits=waits)
 
 
 def _facts(serial: int, head: bytes) -> HeadFacts:
@@ -144,6 +149,7 @@ def _facts(serial: int, head: bytes) -> HeadFacts:
         due_ms=ticket.due_ms,
         first_due_ms=ticket.first_due_ms,
         expiry_ms=expiry_of(ticket) if is_pending else None,
+        key=ticket.key,
         ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
         index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
     )

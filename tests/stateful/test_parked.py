@@ -35,7 +35,16 @@ from parkade.store.errors import NoRoom, WriteFailed
 from parkade.store.parked import Parked
 
 START_MS = 5 << 26
-ACTS = ("start", "start", "retry", "reschedule", "wait in lane", "leave and return", "finish")
+ACTS = (
+    "start",
+    "start",
+    "retry",
+    "reschedule",
+    "wait in lane",
+    "wait for its key",
+    "leave and return",
+    "finish",
+)
 POINTS = ("begin", "tickets", "agenda", "before_commit")
 
 delays = st.one_of(
@@ -90,13 +99,17 @@ class ParkedMachine(RuleBasedStateMachine):
         lane=st.integers(1, 3),
         size=st.sampled_from([1, 100, 5_000, 30_000]),
         expires=st.sampled_from([None, None, 5, 1 << 23]),
+        key=st.sampled_from([None, "a", "ab", "ünique"]),
     )
-    def submit(self, count: int, delay: int, lane: int, size: int, expires: int | None) -> None:
+    def submit(
+        self, count: int, delay: int, lane: int, size: int, expires: int | None, key: str | None
+    ) -> None:
         for _ in range(count):
             self.last_serial += 1
             due_ms = self.now.now_ms + delay
             expiry_ms = None if expires is None else due_ms + expires
-            car = pending(due_ms, lane, expiry_ms=expiry_ms, body=b"P" + b"x" * size)
+            body = b"P" + b"x" * size
+            car = pending(due_ms, lane, expiry_ms=expiry_ms, body=body, key=key)
             self.now.cars[self.last_serial] = car
 
     @rule(acts=st.lists(st.tuples(st.sampled_from(ACTS), picks, delays), max_size=20))
@@ -121,6 +134,9 @@ class ParkedMachine(RuleBasedStateMachine):
                 car = car._replace(place="agenda", due_ms=due_ms)
             case "wait in lane":
                 car = car._replace(place="lane")
+            case "wait for its key":
+                if car.key is not None:
+                    car = car._replace(place="waits")
             case "leave and return":
                 self.bounced.add(serial)
             case "finish":

@@ -33,6 +33,7 @@ from parkade.shard.placement import Placement, Swept
 from parkade.shard.ticket import StoredAt, Ticket
 from parkade.shard_host import ShardHost
 from parkade.store import writer
+from parkade.store.snapshot import Snapshot
 
 # ---------------------------------------------------------------------- store
 
@@ -348,6 +349,47 @@ def every_entry_taken_from_the_agenda(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writer, "_leave_lanes", leave)
 
 
+def a_ticket_that_waits_for_its_key_has_one_row(shard: Stepped) -> None:
+    for _ in range(9):
+        shard.submit(shard.draft(key="k"))
+        shard.run()
+    for _ in range(6):
+        shard.checkpoint()
+    waits = shard.image().view.waits
+    assert len(waits) >= 3
+    for *_, serial in waits:
+        shard.ask(Cancel(serial))
+        shard.run()
+    shard.checkpoint()
+    assert not waits.keys() & shard.image().view.waits.keys()
+
+
+def rows_of_keys_left_behind(patch: pytest.MonkeyPatch) -> None:
+    leave = writer._leave_lanes
+
+    def without_keys(transaction: Any, tables: Any, batch: Any, lane_rows: dict[int, int]) -> Any:
+        batch.leaves += [entry for _, entry in batch.keyed_leaves]
+        batch.keyed_leaves.clear()
+        return leave(transaction, tables, batch, lane_rows)
+
+    patch.setattr(writer, "_leave_lanes", without_keys)
+
+
+def rows_of_keys_outlive_the_process(shard: Stepped) -> None:
+    for _ in range(9):
+        shard.submit(shard.draft(key="k"))
+        shard.run()
+    for _ in range(6):
+        shard.checkpoint()
+    assert len(shard.image().view.waits) >= 3
+    shard.kill()
+    shard.finish()
+
+
+def an_open_without_queues(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Snapshot, "wait_queues", lambda self: [])
+
+
 RULES = [
     Rule("store-1", a_commit_is_the_state_at_its_lsn, counters_of_another_moment),
     Rule("store-3", what_is_in_flight_is_not_changed, tickets_changed_in_place),
@@ -376,6 +418,8 @@ RULES = [
         the_writer_finds_a_tickets_old_entry_by_looking,
         every_entry_taken_from_the_agenda,
     ),
+    Rule("keys-3", a_ticket_that_waits_for_its_key_has_one_row, rows_of_keys_left_behind),
+    Rule("keys-3", rows_of_keys_outlive_the_process, an_open_without_queues),
 ]
 
 

@@ -30,7 +30,9 @@ from parkade.shard.ticket import Ticket
 Scenario = Callable[[], None]
 Break = Callable[[pytest.MonkeyPatch], None]
 
-WIDE = SMALL._replace(wheel_max=1_000, window_max=100, windows_max=1_000, lanes_max=100)
+WIDE = SMALL._replace(
+    wheel_max=1_000, window_max=100, windows_max=1_000, lanes_max=100, waits_window=100
+)
 SECOND, HOUR = 1_000, 3_600_000
 
 

@@ -31,7 +31,9 @@ from parkade.store.record import Late, UniqueClaim
 Scenario = Callable[[], None]
 Break = Callable[[pytest.MonkeyPatch], None]
 
-WIDE = SMALL._replace(wheel_max=1_000, window_max=100, windows_max=1_000, lanes_max=100)
+WIDE = SMALL._replace(
+    wheel_max=1_000, window_max=100, windows_max=1_000, lanes_max=100, waits_window=100
+)
 HOUR = 3_600_000
 
 

@@ -475,7 +475,20 @@ def test_people_are_told_where_a_ticket_waits_and_how_many_are_ready() -> None:
 
 def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
     assert Bounds() == Bounds(
-        65_000, 50_000, 1_024, 50_000, 10_000, 50_000, 50_000, 50_000, 8 << 20, 512, 256_000
+        65_000,
+        50_000,
+        1_024,
+        50_000,
+        10_000,
+        50_000,
+        50_000,
+        50_000,
+        8 << 20,
+        512,
+        256_000,
+        64,
+        10_000,
+        10_000,
     )
 
 

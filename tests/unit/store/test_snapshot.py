@@ -170,6 +170,28 @@ def test_the_rows_of_a_lane_come_in_order_and_go_on_after_any_rank(tmp_path: Pat
         assert snapshot.lane_row_counts() == {1: 9, 2: 1}
 
 
+def test_those_that_wait_for_a_key_come_in_order_and_no_other_key_is_taken_for_it(
+    tmp_path: Path,
+) -> None:
+    parked = open_parked(tmp_path)
+    batch = Batch(1, 1, NOW, NOW, {}, lane_names={1: b"a", 2: b"b"})
+    keys = ("a", "ab", "b", "a" * 255)
+    for lane in (1, 2):
+        for key in keys:
+            for serial in range(1, 4):
+                entry = pack_entry(NOW + 9, serial + 10 * lane, NOW - serial, lane)
+                batch.wait_rows.append((key, entry))
+    parked.commit(batch)
+    with parked.snapshot() as snapshot:
+        assert sorted(snapshot.wait_queues()) == sorted((key, n) for key in keys for n in (1, 2))
+        assert snapshot.wait_row_count() == parked.wait_rows == 24
+        rows = snapshot.wait_rows("a", 2, limit=9)
+        assert rows == [(NOW - 3, 23, NOW + 9), (NOW - 2, 22, NOW + 9), (NOW - 1, 21, NOW + 9)]
+        assert snapshot.wait_rows("a", 2, limit=1) == rows[:1]
+        assert snapshot.wait_rows("a", 2, limit=9, after=(NOW - 3, 23)) == rows[1:]
+        assert snapshot.wait_rows("a", 3, limit=9) == snapshot.wait_rows("c", 1, limit=9) == []
+
+
 def end(parked: Parked, ended: list[tuple[int, int]], task: str = "mail") -> None:
     """Tickets (serial, finished) that are there and ended."""
     batch = idle_batch(parked, NOW)
