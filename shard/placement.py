@@ -72,6 +72,8 @@ class Placement(Horizon):
         self._early: list[Ticket] = []
         self._load_drops = 0
         self._refill_drops = 0
+        self._has_caught_up = False
+        self._coming: set[int] | None = None  # due since before the open, and not in memory yet
 
     # ------------------------------------------------------------------ what apply calls
 
@@ -160,7 +162,9 @@ class Placement(Horizon):
         command and no read comes in; None: never. What is past is to be done now."""
         if self.load_queue and not self.loads_out:
             return 0
-        wakes = [self.next_timer(), next_refill_ms(self.lanes), self.lanes.waits.next_refill_ms()]
+        wakes = [self.next_timer(), next_refill_ms(self.lanes)]
+        if self._has_caught_up:
+            wakes.append(self.lanes.waits.next_refill_ms())
         if self.can_sweep():
             wakes.append((self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2)
         return min((wake for wake in wakes if wake is not None), default=None)
@@ -219,7 +223,8 @@ class Placement(Horizon):
         """Rows to be read for lanes whose window is low, each lane asked once, until `refilled`
         or `refill_lost`. Lanes without rows are served from memory at once."""
         lanes = self.lanes
-        asks = self._want_waiting(now_ms, limit) if lanes.waits.hungry else []
+        is_wanted = lanes.waits.hungry and self._catch_up(now_ms)
+        asks = self._want_waiting(now_ms, limit) if is_wanted else []
         if not lanes.hungry:
             return asks
         for lane in wanting(lanes, now_ms):
@@ -234,6 +239,23 @@ class Placement(Horizon):
             self.refills_out += 1
             asks.append(RefillAsk(lane.number, unpack(lane.edge), room_of(lanes, lane)))
         return asks
+
+    def _catch_up(self, now_ms: int) -> bool:
+        """Whether what the agenda had due at the open is in memory: it may be older than rows that
+        wait for its key, and goes first."""
+        if self._has_caught_up:
+            return True
+        if self.horizon >> SERIAL_BITS < now_ms:
+            return False
+        near, loading = self.near, self.lanes.loading
+        coming = {*near, *loading} if self._coming is None else self._coming
+        self._coming = {
+            serial
+            for serial in coming
+            if serial in loading or (serial in near and near[serial].due_ms <= now_ms)
+        }
+        self._has_caught_up = not self._coming
+        return self._has_caught_up
 
     def _want_waiting(self, now_ms: int, limit: int) -> list[RefillAsk]:
         """The same for the queues of keys."""

@@ -384,12 +384,15 @@ class Rig:
         """After `settle_down`: what is due is in its lane, in memory or past a full window."""
         lanes = self.core.placement.lanes
         rows = {serial: number for number, _, serial in self.store.rows}
+        waiting = {serial for *_, serial in self.store.waits}
         for serial, ticket in self.tickets().items():
             if ticket.state != PENDING or ticket.due_ms > self.now_ms:
                 continue
             lane = lanes.by_key.get(ticket.lane)
             rank = ticket.first_due_ms << SERIAL_BITS | serial
             is_outside = lane is not None and rank > lane.edge and serial in {*lane.ranks, *rows}
+            queue = lanes.waits.queues.get((str(ticket.key), ticket.lane))
+            is_outside |= serial in waiting and queue is not None and rank > queue.edge
             position = ticket.due_ms << SERIAL_BITS | serial
             placement = self.core.placement
             is_unswept = placement.wants_checkpoint and position > placement.horizon

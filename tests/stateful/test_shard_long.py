@@ -41,6 +41,9 @@ class History:
                 sweep_limit=pick((1, 5, 50)),
                 moves_max=pick((2, 8, 100)),
                 aside_max=pick((1, 2, 10)),
+                waits_window=pick((1, 2, 8)),
+                queues_max=pick((0, 1, 3, 10)),
+                waiting_max=pick((2, 20)),
             )
         )
         self.steps = {**self.of_callers(), **self.of_attempts(), **self.of_the_host()}
