@@ -20,7 +20,7 @@ from parkade.views import AttemptInfo
 
 if TYPE_CHECKING:
     from parkade.calls import Call
-    from parkade.family import Family
+    from parkade.family import Births
     from parkade.ticket import Ticket
 
 __all__ = ["RUNNING", "Attempt", "AttemptLink", "current_attempt"]
@@ -99,7 +99,7 @@ class Attempt:
         tags: Mapping[str, str] | None = None,
         last_error: AttemptInfo | None = None,
         deadline_ms: int | None = None,
-        family: "Family | None" = None,
+        family: "Births | None" = None,
         link: AttemptLink,
     ) -> None:
         """`due_ms`: the first due time, since the epoch; `deadline_ms`: on the monotonic clock."""
@@ -181,7 +181,7 @@ class Attempt:
         1,000, `PayloadError` for one that is too large, `NoAttempt` once the attempt is over.
         """
         if self._family is None:
-            raise NoAttempt()
+            raise NoAttempt("attempt.submit")
         ticket: Ticket[T] = self._family.submit(call)
         return ticket
 

@@ -7,7 +7,7 @@ other way takes its children with it, and the next one submits them anew.
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from parkade.calls import Call, Prepared
 from parkade.errors import ConfigError, NoAttempt
@@ -16,12 +16,20 @@ from parkade.placing import Placing
 from parkade.store.record import Submitted
 from parkade.submitting import draft_bytes
 
-__all__ = ["CHILDREN_MAX", "Family"]
+__all__ = ["CHILDREN_MAX", "Births", "Family"]
 
 CHILDREN_MAX = 1_000  # of one outcome, which is one command
 CHILDREN_BYTES_MAX = 4_000_000  # and one frame, unless a single child is larger
 INHERITING_MAX = 64  # children that take their parent's part: the rest is spread over the shards
 _ERROR = CONFLICTS.index("error")
+
+
+class Births(Protocol):
+    """To whom an attempt submits its children."""
+
+    def submit(self, call: Call[Any]) -> Any:
+        """The handle of a child."""
+        ...
 
 
 class Family:
@@ -68,7 +76,7 @@ class Family:
         is_plain = prepared.key is None and prepared.unique is None
         with self._lock:
             if self._is_over:
-                raise NoAttempt
+                raise NoAttempt("attempt.submit")
             if len(self._drafts) >= CHILDREN_MAX:
                 raise ConfigError(
                     f"attempt.submit({prepared.task}): an outcome has at most {CHILDREN_MAX} "

@@ -46,6 +46,9 @@ _STATE_AFTER: Final[dict[type[Record], int]] = {
 }
 
 
+_BEARING: Final = frozenset((*_STATE_AFTER, Snoozed))
+
+
 class Ending(NamedTuple):
     """How a ticket ended. `ticket` is as it stood before: its numbers are those given here."""
 
@@ -111,9 +114,9 @@ def births_bytes(records: Sequence[Record]) -> int:
     """About how much all that is brought forth by these records writes."""
     total = 0
     for record in records:
-        known: Any = record
-        for drafts in (getattr(known, "born", None), getattr(known, "sent", None)):
-            for draft in drafts or ():
+        if type(record) in _BEARING:
+            known: Any = record
+            for draft in (*(known.born or ()), *(known.sent or ())):
                 total += DRAFT_BYTES + len(draft.payload)
     return total
 

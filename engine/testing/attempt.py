@@ -6,20 +6,22 @@ from datetime import datetime
 from typing import Any
 
 from parkade.attempt import RUNNING, Attempt
+from parkade.calls import Call
 from parkade.clock import Clock
 from parkade.durations import Duration, at_ms, parse_duration_ms
-from parkade.errors import ConfigError
+from parkade.errors import ConfigError, EngineClosed
 from parkade.links import progress_note
 from parkade.payload import PAYLOAD_BYTES_MAX, check_size, encode_checkpoint
 from parkade.testing.clock import ManualClock
+from parkade.ticket import Ticket
 from parkade.views import AttemptInfo
 
 __all__ = ["fake_attempt"]
 
 
 FIELDS = (
-    "cancelled", "checkpoint", "clock", "fence", "key", "last_error", "max_attempts", "number",
-    "scheduled_for", "tags", "target", "task", "ticket_id", "timeout",
+    "cancelled", "checkpoint", "children", "clock", "fence", "key", "last_error", "max_attempts",
+    "number", "scheduled_for", "tags", "target", "task", "ticket_id", "timeout",
 )  # fmt: skip
 TICKET_ID = "0fake" + "0" * 19
 TASK = "fake"
@@ -47,6 +49,26 @@ class _FakeLink:
         self._saved = value
 
 
+class _Calls:
+    """Keeps the calls of children; their tickets have an id, and no engine to ask about it."""
+
+    def __init__(self, calls: list[Call[Any]]) -> None:
+        self._calls = calls
+
+    def submit(self, call: Call[Any]) -> Ticket[Any]:
+        self._calls.append(call)
+        desk: Any = _NoDesk()
+        ticket_id = f"0fakechild{len(self._calls):014d}"
+        return Ticket(desk, ticket_id, call.task, created=True, bound=call.bound)
+
+
+class _NoDesk:
+    """Stands for an engine that is not open."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise EngineClosed("a child of fake_attempt()")
+
+
 @contextmanager
 def fake_attempt(**fields: Any) -> Generator[Attempt, None, None]:
     """Makes `current_attempt()` answer inside of it, with an attempt of these fields.
@@ -54,7 +76,8 @@ def fake_attempt(**fields: Any) -> Generator[Attempt, None, None]:
     Fields are those of `Attempt`: number, max_attempts, fence, key, target, tags, task, ticket_id,
     last_error, scheduled_for; besides, `timeout` is what is left of it, by `clock` (a `ManualClock`
     unless given), `cancelled` is True or the reason, and `checkpoint` is what an attempt before has
-    saved; what this one saves is what its `checkpoint` gives. Raises `ConfigError` for other names.
+    saved; what this one saves is what its `checkpoint` gives. The calls that a handler gives to
+    `attempt.submit` are added to the list `children`. Raises `ConfigError` for other names.
     """
     for name in fields:
         if name not in FIELDS:
@@ -82,6 +105,7 @@ def _make(
     timeout: Duration | None = None,
     cancelled: bool | str = False,
     checkpoint: Any = None,
+    children: list[Call[Any]] | None = None,
     clock: Clock | None = None,
 ) -> Attempt:
     clock = ManualClock() if clock is None else clock
@@ -106,6 +130,7 @@ def _make(
         tags=tags,
         last_error=last_error,
         deadline_ms=deadline_ms,
+        family=_Calls([] if children is None else children),
         link=link,
     )
     if cancelled:

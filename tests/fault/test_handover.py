@@ -3,12 +3,13 @@
 from functools import partial
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from kit.cut_short import CutShort, MortalEngine
-from kit.engines import recount
+from kit.engines import make, recount
 from kit.failing import key_of
-from parkade import Attempt, Outcome
+from parkade import Attempt, Engine, Outcome
 from parkade.testing import TestEngine
 
 
@@ -185,3 +186,41 @@ def test_what_waited_for_a_shard_is_there_before_anything_of_its_key_starts(tmp_
         engine.crash()
         engine.run_until_idle()
     assert started == [0, 1, 2, 9]
+
+
+def test_a_damaged_unique_keeps_no_child_from_being_made_and_nothing_behind_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data"
+
+    def shop() -> Engine:
+        engine = make(path, durability="process")
+
+        @engine.task(key=key_of(1), unique="{n}")
+        def order(n: int) -> int:
+            return n
+
+        @engine.task(key=key_of(0))
+        def sell(attempt: Attempt) -> list[str]:
+            return [attempt.submit(order.call(n)).id for n in range(3)]
+
+        return engine
+
+    with shop() as engine:
+        first = engine.lookup("order").submit(1)
+        first.result("20s")
+    harm_every_row(path / "shard-001/store", b"uniques")
+    with shop() as engine:
+        ids = engine.lookup("sell").submit().result("20s")
+        assert [engine.ticket(child).result("20s") for child in ids] == [0, 1, 2]
+        assert first.id not in ids
+
+
+def harm_every_row(path: Path, table: bytes) -> None:
+    with lmdb.open(str(path), max_dbs=32, lib_version=0) as store:
+        rows = store.open_db(table)
+        with store.begin(write=True) as transaction:
+            stored = [(bytes(key), bytes(row)) for key, row in transaction.cursor(rows)]
+            assert stored
+            for key, row in stored:
+                transaction.put(key, bytes([row[0] ^ 1]) + row[1:], db=rows)

@@ -204,8 +204,14 @@ def test_an_attempt_that_is_over_takes_no_more_children(engine: TestEngine) -> N
     engine.run_until_idle()
     with pytest.raises(NoAttempt):
         kept[0].submit(child.call(1))
-    with fake_attempt() as attempt, pytest.raises(NoAttempt):
-        attempt.submit(child.call(1))
+
+
+def test_a_fake_attempt_keeps_the_calls_of_children(engine: TestEngine) -> None:
+    child = engine.lookup("child")
+    calls: list[Any] = []
+    with fake_attempt(children=calls) as attempt:
+        ids = {attempt.submit(child.call(n)).id for n in (1, 2)}
+    assert calls == [child.call(1), child.call(2)] and len(ids) == 2
 
 
 def test_whoever_hears_of_the_end_finds_the_children_on_their_way(tmp_path: Any) -> None:
