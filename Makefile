@@ -127,8 +127,10 @@ simulation: $(READY) ## a whole engine on a simulated machine, 300 histories
 
 SEEDS ?= 2000
 SEED ?=
+WORKERS ?= 2
 simulate: $(READY) ## the same, longer (SEEDS=2000), or one history again (SEED=17); no time limit
-	@$(PYTEST) -s tests/simulation $(if $(SEED),--seed=$(SEED),--seeds=$(SEEDS))
+	@$(PYTEST) -s tests/simulation/test_simulation.py --workers=$(WORKERS) \
+		$(if $(SEED),--seed=$(SEED),--seeds=$(SEEDS))
 
 rest: $(READY)
 	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")

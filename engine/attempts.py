@@ -127,9 +127,17 @@ class Attempts:
             return
         open_shards = [shard for shard in self._shards if shard.takes_starts]
         picks: dict[int, list[Pick]] = defaultdict(list)
+        twice: list[Pick] = []
         for pick in self.admission.take(open_shards, now_ms, mono_ms, settled_ms):
+            held = self._attempts.get((pick.shard, pick.serial))
+            if held is not None and held.permit is not None:
+                # Rescheduled while it was in hand: its start is on its way already.
+                twice.append(pick)
+                continue
             self._attempts[pick.shard, pick.serial] = _Attempt(pick.permit)
             picks[pick.shard].append(pick)
+        for pick in twice:
+            self.admission.undo(pick.permit, now_ms)
         for number in self.admission.thinned:
             self._shards[number].is_stirred = True
         self.admission.thinned.clear()

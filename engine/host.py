@@ -311,7 +311,8 @@ class Host:
             return 0
         wait_ms = limits.WAIT_MS_MAX
         start_ms = self.attempts.wait_ms(self.now_ms, self.mono_ms)
-        if start_ms is not None:
+        # Until hand-overs have arrived nothing starts, and their arrival begins a pass by itself.
+        if start_ms is not None and not self._is_handing_over:
             wait_ms = min(wait_ms, start_ms)
         look_ms = self.attempts.look_wait_ms(self.mono_ms)
         if look_ms is not None:

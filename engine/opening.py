@@ -70,10 +70,12 @@ def open_shard(
     entropy: Callable[[int], bytes],
     bounds: Bounds | None = None,
     open_store: Callable[..., Parked] = Parked.open,
+    now_ms: int = 0,
 ) -> OpenShard:
     """Opens and recovers one shard. Raises what the store and the journal raise.
 
-    `bounds` are those of its memory; `open_store` takes the arguments of `Parked.open`.
+    `bounds` are those of its memory; `open_store` takes the arguments of `Parked.open`. `now_ms`: a
+    new one counts its time from there, by the wall clock.
     """
     directory = shard_directory(identity.path, number)
     if identity.is_new:
@@ -84,6 +86,7 @@ def open_shard(
         shard=number,
         is_new=identity.is_new,
         sync=identity.durability != "memory",
+        settled_ms=now_ms if identity.is_new else 0,
     )
     try:
         journal = Journal.open(

@@ -231,6 +231,7 @@ class Runtime:
             sizing=self.options.sizing,
             entropy=self.options.entropy,
             open_store=self.options.open_store,
+            now_ms=self.clock.now_ms(),
         )
 
     def _wire(self, opened: "list[Future[OpenShard]]") -> None:

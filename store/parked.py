@@ -25,7 +25,7 @@ from parkade.store.environment import (
     system_code,
     used_bytes,
 )
-from parkade.store.errors import Damage, NoRoom, ReadFailed, WriteFailed
+from parkade.store.errors import Damage, NoRoom, ReadFailed, StoreError, WriteFailed
 from parkade.store.meta import (
     COUNTERS,
     IDENTITY,
@@ -101,8 +101,10 @@ class Parked(ParkedReader):
         commit_hook: Callable[[str], None] | None = None,
         free_bytes: Callable[[str], int] | None = None,
         files: StoreFiles | None = None,
+        settled_ms: int = 0,
     ) -> "Parked":
-        """Open the store of a shard; `is_new` makes it, directory and all, where it is missing.
+        """Open the store of a shard; `is_new` makes it where it is missing, directory and all, with
+        `settled_ms` as its settled time.
 
         `salt` is the directory's, 5 bytes. `map_bytes` is how large it may become before it grows;
         `sync=False` leaves every sync out, for what need not outlive the machine. `commit_hook`
@@ -124,7 +126,7 @@ class Parked(ParkedReader):
             files=files,
         )
         if is_new:
-            parked._create()
+            parked._create(settled_ms)
         parked._attach()
         return parked
 
@@ -150,7 +152,19 @@ class Parked(ParkedReader):
                         raise
                     return self._write(batch, True)
             except (lmdb.Error, OSError) as error:
-                raise self._failure(error, need_bytes) from error
+                failure = self._failure(error, need_bytes)
+                if isinstance(failure, NoRoom) and self._has_moved():
+                    failure = WriteFailed(self.path, system_code(error), str(error))
+                raise failure from error
+
+    def _has_moved(self) -> bool:
+        """Whether the store is not as it was before a commit that says that it failed: the last
+        page may have been written all the same, also when there is no room for it."""
+        try:
+            with self.snapshot() as snapshot:
+                return snapshot.state() != self._state
+        except (lmdb.Error, OSError, StoreError):
+            return True  # who is to say
 
     def reopen(self) -> None:
         """Close and open again, after a commit failed with room on the disk.
@@ -168,7 +182,7 @@ class Parked(ParkedReader):
         with self._committing:
             super().close()
 
-    def _create(self) -> None:
+    def _create(self, settled_ms: int) -> None:
         """Make directory, file and tables. Killed half-way, it is done again."""
         try:
             self._files.make_directory(self.directory)
@@ -185,7 +199,7 @@ class Parked(ParkedReader):
                 if transaction.get(IDENTITY, db=tables.meta) is None:
                     for key, row in (
                         (IDENTITY, pack_identity(self._salt, self._shard)),
-                        (STATE, State().pack()),
+                        (STATE, State(settled_ms=settled_ms).pack()),
                         (COUNTERS, encode_counters({})),
                         (LANE_ROWS, encode_lane_rows({})),
                         (MEMO, encode_memo(Memo())),

@@ -41,9 +41,12 @@ SEEDS_DEFAULT = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --seed and --seeds."""
+    """Add --seed, --seeds and --workers."""
     group = parser.getgroup("parkade")
     group.addoption("--seed", type=int, default=None, help="replay the one history of this seed")
+    group.addoption(
+        "--workers", type=int, default=1, help="processes that share the histories (default: 1)"
+    )
     group.addoption(
         "--seeds",
         type=int,

@@ -102,6 +102,11 @@ class FakeDisk(Disk):
         """No call fails any more."""
         self._faults.clear()
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether a call may fail yet."""
+        return any(fault.times for fault in self._faults)
+
     def cut_at(self, number: int) -> None:
         """The power goes at call `number`: its effect is live and not durable, PowerLost rises."""
         self._cut_at = number

@@ -223,7 +223,7 @@ class Stepped:
         self.port = Port(self)
         self.shard = Watched(0, self.port, self.io, self.writer)
         self.shard.witness, self.shard.image_of = self.witness, self.image
-        self.shard.held_at = {}
+        self.shard.held_at, self.shard.begun_at = {}, {}
         self.shard.kin = Routes(self)
         admission = Admission({"thread": PLACES}, self.handlers)
         self.attempts = Attempts([self.shard], admission, self.handlers, self.handlers)

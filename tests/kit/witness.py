@@ -6,12 +6,15 @@ recovered shard whether it is in a state that ever was, and whether that is new 
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from kit.model import DEAD, PENDING, RUNNING, Entry, Model
+from kit.model import DEAD, DONE, PENDING, RUNNING, Entry, Model
+from kit.traffic import Traffic
 from parkade.index_keys import index_keys
 from parkade.keeping import COUNTED
 from parkade.shard import Shard, Unread, check, is_taken, unique_name_of
@@ -49,12 +52,12 @@ from parkade.shard.unique import alias_name
 from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
 from parkade.store.outbox import unpack_place
 from parkade.store.parked import ParkedReader
-from parkade.store.record import Delivered, Record, Submitted
+from parkade.store.record import Bookmarked, Delivered, Record, Submitted
 from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
 from parkade.store.verify import HeadFacts, verify
 
-__all__ = ["Shadow", "StoreImage", "Witness", "state_of"]
+__all__ = ["Shadow", "StoreImage", "Witness", "state_of", "without_progress"]
 
 ALL = 1 << 20
 HEADS_FIELDS = (
@@ -183,13 +186,17 @@ def bookmark_of(core: Shard, image: StoreImage, serial: int) -> bytes | None:
     return image.bookmarks.get(serial) if isinstance(known, Unread) else known
 
 
-def fields_of(ticket: Ticket) -> tuple[Any, ...]:
-    return tuple(getattr(ticket, name) for name in ticket.__struct_fields__)
+fields_of: Callable[[Ticket], tuple[Any, ...]] = msgspec.structs.astuple
+
+
+def without_progress(head: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The fields of a ticket save what its attempt last told."""
+    return (*head[:_PROGRESS], None, *head[_PROGRESS + 1 :])
 
 
 @dataclass
 class Point:
-    """A state between two commands."""
+    """A state between two commands. Its entries are copies that points share and nobody changes."""
 
     model: Model
     tickets: dict[int, Shadow]
@@ -197,9 +204,12 @@ class Point:
 
 
 class Witness:
-    """Of one shard, through all its lives."""
+    """Of one shard, through all its lives. `knows_routes`: what it brings forth is told by its
+    payload, as the stepped shard's routes are."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, knows_routes: bool = True) -> None:
+        self.knows_routes = knows_routes
+        self.traffic = Traffic()
         self.model = Model()
         self.tickets: dict[int, Shadow] = {}
         self.rows: dict[bytes, UniqueRow | None] = {}
@@ -209,7 +219,8 @@ class Witness:
         self.names: dict[int, bytes] = {}
         self.points: dict[int, Point] = {}
         self.versions: dict[int, list[tuple[int, Shadow | None]]] = {}
-        self._keep(0)
+        self._kept: dict[int, Entry] = {}
+        self._keep(0, ())
 
     # ------------------------------------------------------------------ as it lives
 
@@ -225,13 +236,22 @@ class Witness:
         self.started += codes.count("started") if isinstance(command, Start) else 0
         self.bearing = births_of(command)
 
+    def told_along(self, records: Sequence[Record]) -> None:
+        """Progress that goes ahead of what was decided."""
+        for record in records:
+            entry = self.model.tickets.get(getattr(record, "serial", 0))
+            if isinstance(record, Bookmarked) and entry is not None and entry.state != DONE:
+                entry.progress = record.progress
+
     def applied(self, core: Shard, records: list[Record], image: StoreImage) -> None:
         """Records were applied: what they left is noted under the LSN of the last."""
         for nth, record in enumerate(records):
             self._bear(core, core.lsn - len(records) + 1 + nth, record)
-        for serial in {serial for record in records for serial in _touched(core, record)}:
+        self.traffic.note(records, core.lsn, core.epoch, core.births.shard_count)
+        touched = {serial for record in records for serial in _touched(core, record)}
+        for serial in touched:
             self._note(core, serial, image)
-        self._keep(core.lsn)
+        self._keep(core.lsn, touched)
 
     def _bear(self, core: Shard, lsn: int, record: Record) -> None:
         """What an end brings forth is what its attempt submitted, and its route; each in its place,
@@ -241,20 +261,25 @@ class Witness:
         births = sorted([*born, *sent], key=lambda draft: draft.serial)
         if not births:
             return
-        children = self.bearing.get(known.serial, [])
-        routes = [draft for draft in births if draft.payload.startswith(b"route of ")]
-        assert [draft for draft in births if draft not in routes] == children, (record, children)
-        for route in routes:
-            assert route.payload == b"route of %d" % known.serial, route
-        assert len(routes) <= 1, routes
+        if self.knows_routes:
+            self._check_births(known.serial, births)
+        number, count = core.births.number, core.births.shard_count
         for draft in births:
-            is_home = draft.part % 2 == 0 and draft.key is None and draft.unique is None
+            is_home = draft.part % count == number and draft.key is None and draft.unique is None
             assert (draft in born) == is_home, draft
         for draft in born:
             self.model.submit(draft, 0, 0, 0)
         for nth, draft in enumerate(sent):
             entry = ((core.epoch, lsn, nth), draft)
-            self.model.outbox.setdefault(draft.part % 2, []).append(entry)
+            self.model.outbox.setdefault(draft.part % count, []).append(entry)
+
+    def _check_births(self, parent: int, births: Sequence[Submitted]) -> None:
+        children = self.bearing.get(parent, [])
+        routes = [draft for draft in births if draft.payload.startswith(b"route of ")]
+        assert [draft for draft in births if draft not in routes] == children, (parent, children)
+        for route in routes:
+            assert route.payload == b"route of %d" % parent, route
+        assert len(routes) <= 1, routes
 
     def _note(self, core: Shard, serial: int, image: StoreImage) -> None:
         ticket = core.look(serial)
@@ -281,19 +306,28 @@ class Witness:
             if not isinstance(row, Unread):
                 self.rows[name] = row
 
-    def _keep(self, lsn: int) -> None:
-        self.points[lsn] = Point(_copied(self.model), dict(self.tickets), dict(self.rows))
+    def _keep(self, lsn: int, touched: Iterable[int]) -> None:
+        entries = self.model.tickets
+        for serial in touched:
+            if serial in entries:
+                self._kept[serial] = _copied(entries[serial])
+            else:
+                self._kept.pop(serial, None)
+        model = _model_of(dict(self._kept), self.model)
+        self.points[lsn] = Point(model, dict(self.tickets), dict(self.rows))
 
     def tell(self, lsn: int) -> None:
         """Something that rests on that LSN was told to the outside."""
         self.told_lsn = max(self.told_lsn, lsn)
 
     def was_seen(self, serial: int, head: tuple[Any, ...] | None, since: int, until: int) -> bool:
-        """Whether a ticket looked so at some LSN of a span, both ends included."""
+        """Whether a ticket looked so at some LSN of a span, both ends included. Of its progress
+        nothing is said: whoever looks is told of this moment's."""
+        head = None if head is None else without_progress(head)
         versions = [(0, None), *self.versions.get(serial, [])]
         for at, (lsn, shadow) in enumerate(versions):
             end = versions[at + 1][0] if at + 1 < len(versions) else ALL << 20
-            if lsn <= until and end > since and (shadow and shadow.head) == head:
+            if lsn <= until and end > since and head == (shadow and without_progress(shadow.head)):
                 return True
         return False
 
@@ -307,7 +341,7 @@ class Witness:
         self._check_outbox(core, image, settled_ms)
         entries = self.model.tickets
         heads = {serial: _modelled(shadow) for serial, shadow in self.tickets.items()}
-        assert heads == {s: tuple(getattr(e, f) for f in HEADS_FIELDS) for s, e in entries.items()}
+        assert heads == {s: _entry_modelled(e) for s, e in entries.items()}
         for serial, entry in entries.items():
             shadow = self.tickets[serial]
             assert shadow.body == entry.body, ("its body", serial, entry)
@@ -362,13 +396,15 @@ class Witness:
     def go_back(self, lsn: int) -> None:
         """Forgets what came after that LSN."""
         point = self.points[lsn]
-        self.model, self.tickets, self.rows = (
-            _copied(point.model), dict(point.tickets), dict(point.rows),
-        )  # fmt: skip
+        self._kept = dict(point.model.tickets)
+        entries = {serial: _copied(entry) for serial, entry in self._kept.items()}
+        self.model = _model_of(entries, point.model)
+        self.tickets, self.rows = dict(point.tickets), dict(point.rows)
         self.points = {at: kept for at, kept in self.points.items() if at <= lsn}
         for serial, versions in self.versions.items():
             self.versions[serial] = [version for version in versions if version[0] <= lsn]
         self.told_lsn = min(self.told_lsn, lsn)
+        self.traffic.go_back(lsn)
 
 
 class _Expected:
@@ -512,20 +548,28 @@ def births_of(command: Command) -> dict[int, list[Submitted]]:
     return {o.serial: o.born for o in reversed(command.outcomes) if o.born}
 
 
+_PROGRESS = Ticket.__struct_fields__.index("progress")
+_places_modelled = itemgetter(*(Ticket.__struct_fields__.index(name) for name in HEADS_FIELDS))
+_entry_modelled = attrgetter(*HEADS_FIELDS)
+
+
 def _modelled(shadow: Shadow) -> tuple[Any, ...]:
-    return tuple(shadow.head[_PLACES[name]] for name in HEADS_FIELDS)
+    found: tuple[Any, ...] = _places_modelled(shadow.head)
+    return found
 
 
-_PLACES = {name: place for place, name in enumerate(Ticket.__struct_fields__)}
+def _model_of(entries: dict[int, Entry], like: Model) -> Model:
+    model = Model()
+    model.tickets, model.names = entries, dict(like.names)
+    model.outbox = {to: list(listed) for to, listed in like.outbox.items()}
+    model.taken, model.aliases = dict(like.taken), dict(like.aliases)
+    model.done_forgotten = like.done_forgotten
+    return model
 
 
-def _copied(model: Model) -> Model:
-    fresh = Model()
-    fresh.tickets = {serial: Entry(**vars(entry)) for serial, entry in model.tickets.items()}
-    fresh.names = dict(model.names)
-    fresh.outbox = {to: list(entries) for to, entries in model.outbox.items()}
-    fresh.taken, fresh.aliases = dict(model.taken), dict(model.aliases)
-    fresh.done_forgotten = model.done_forgotten
+def _copied(entry: Entry) -> Entry:
+    fresh = Entry.__new__(Entry)
+    fresh.__dict__.update(entry.__dict__)
     return fresh
 
 

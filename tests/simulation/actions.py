@@ -6,16 +6,19 @@ stays meaningful when others are taken out of it.
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from kit.disk import Call, Failure
 from kit.inodes import How
-from parkade import Ambiguous, Drop, Fail, RetryAfter, Snooze, Unsafe
+from parkade import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooze, Unsafe
+from parkade.asking import TimeIsUp
 from parkade.asks import AwaitEnd, Look, PageOf
 from parkade.errors import ParkadeError
 from parkade.shard.commands import (
     Cancel,
+    CancelMany,
     Command,
     Reschedule,
     Resolve,
@@ -25,12 +28,16 @@ from parkade.shard.commands import (
 from parkade.shard.commands import (
     Drop as DropDead,
 )
-from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
+from parkade.shard.ticket import parse_id, part_of_key, part_of_serial, part_of_unique
 from parkade.store.record import Options, Submitted, UniqueClaim
 from parkade.submitting import DRAFT_BYTES
+from simulation.application import LIMIT_T
 from simulation.world import KEYS, World
 
 __all__ = ["ACTIONS", "Action", "draw", "perform", "swarm"]
+
+
+NO_ANSWER: Final = (ParkadeError, TimeoutError, TimeIsUp)
 
 
 class Action(NamedTuple):
@@ -112,10 +119,95 @@ def pause(world: World, random: Random) -> None:
     world.unsure.add(scope)
     try:
         change(task=name) if kind == "task" else change(target=name)
-    except (ParkadeError, TimeoutError):
+    except NO_ANSWER:
         return
     world.unsure.discard(scope)
     (world.paused.add if is_pause else world.paused.discard)(scope)
+
+
+def limit(world: World, random: Random) -> None:
+    count = random.choice((None, 1, 2, 4))
+    world.limits_unsure = True
+    # What may have begun under the wider of the two ends with the next rest.
+    widest = LIMIT_T if count is None else count
+    world.limit_t = max(world.limit_t or 0, widest)
+    try:
+        world.engine.limits.set("task:t", concurrency=count)
+    except NO_ANSWER:
+        world.limit_t = 4
+        return
+    world.limits_unsure = False
+    world.limit_now = widest
+
+
+def breaker(world: World, random: Random) -> None:
+    """An operator turns a breaker, or looks at all of them."""
+    breakers = world.engine.breakers
+    roll = random.random()
+    try:
+        if roll < 0.2:
+            world.announced.turned("a")
+            breakers.force_open("a", for_=random.choice((None, "3s")))
+        elif roll < 0.6:
+            for name in ("a", "b", "t"):
+                world.announced.turned(name)
+                breakers.close(name)
+        else:
+            world.announced.see(breakers.list())
+    except NO_ANSWER:
+        return
+
+
+def call(world: World, random: Random) -> None:
+    """Somebody submits as an application does, and waits for the answer."""
+    made = _child(world, random)
+    try:
+        ticket = world.engine.submit(made)
+    except NO_ANSWER:
+        return
+    parsed = parse_id(ticket.id)
+    if ticket.created and parsed is not None:
+        world.known[parsed.serial] = parsed.part
+
+
+def cancel_many(world: World, random: Random) -> None:
+    found = _someone(world, random)
+    if found is None:
+        return
+    shard = found[0]
+    near = [serial for serial, part in world.known.items() if part % world.shards == shard]
+    serials = random.sample(near, min(len(near), random.choice((1, 2, 5))))
+    world.ask(shard, CancelMany(serials, "so many"), 200 * len(serials))
+
+
+def cancel_one_that_runs(world: World, random: Random) -> None:
+    alive = list(world.work.alive.values())
+    if alive:
+        job = random.choice(alive).job
+        world.ask(job.part % world.shards, Cancel(job.serial, "stop it"), 200)
+
+
+def find(world: World, random: Random) -> None:
+    """Somebody turns all pages of a listing while everything goes on."""
+    task = random.choice((None, "t", "u"))
+    before = world.serials_of(task)
+    listed: list[int] = []
+    cursor = None
+    try:
+        while True:
+            page = world.engine.find(task=task, limit=random.choice((1, 3, 8)), cursor=cursor)
+            parsed = [parse_id(info.id) for info in page.items]
+            listed += [known.serial for known in parsed if known is not None]
+            cursor = page.next
+            if cursor is None:
+                break
+    except NO_ANSWER:
+        return
+    assert listed == sorted(set(listed), reverse=True), ("in order, and once", listed)
+    missing = (before & world.serials_of(task)) - set(listed)
+    if all(host.recoveries == 0 for host in world.hosts()):
+        assert not missing, ("not listed", missing, listed)
+    world.counts["listings"] += 1
 
 
 # ------------------------------------------------------------------ handlers
@@ -135,7 +227,37 @@ def finish(world: World, random: Random) -> None:
                 ValueError("x" * 3_000),
             )
         )  # fmt: skip
-    world.work.end(random.choice(alive), random.choice((1, 7)), error)
+    children = [_child(world, random) for _ in range(random.choice((0, 0, 0, 1, 1, 3)))]
+    world.work.end(random.choice(alive), random.choice((1, 7)), error, children)
+
+
+def tell(world: World, random: Random) -> None:
+    """A handler says that it is alive, how far it is, or saves where it is."""
+    alive = list(world.work.alive.values())
+    if not alive:
+        return
+    attempt = random.choice(alive).attempt
+    assert attempt is not None
+    roll = random.random()
+    if roll < 0.5:
+        attempt.heartbeat()
+    elif roll < 0.8:
+        attempt.progress(random.randrange(9), 9, "on it")
+    else:
+        with suppress(*NO_ANSWER, Cancelled):
+            attempt.save_checkpoint(random.randrange(1_000))
+
+
+def _child(world: World, random: Random) -> Any:
+    task: Any = world.engine.task_of(random.choice(("t", "u", "t")))
+    options = random.choice(
+        (
+            {}, {"key": random.choice(KEYS)}, {"unique": f"n{random.randrange(3)}"},
+            {"unique": "n0", "on_conflict": "replace"}, {"unique": "n1", "key": "k0"},
+            {"delay": "2s", "target": "a"}, {"unique": "n2", "unique_for": "active"},
+        )
+    )  # fmt: skip
+    return task.options(**options).call(size=random.randrange(100))
 
 
 # ------------------------------------------------------------------ time
@@ -157,7 +279,29 @@ def set_clock(world: World, random: Random) -> None:
     world.pass_ms(step_ms, 0)
 
 
+def settle_clock(world: World, random: Random) -> None:
+    """So much time that any clock is believed in the end."""
+    for _ in range(random.choice((3, 8))):
+        world.pass_ms(100_000)
+        world.random_step()
+        world.step(None)
+
+
 # ------------------------------------------------------------------ the machine
+
+
+def rot(world: World, random: Random) -> None:
+    """The process ends; while it is away a bit flips."""
+    world.rot.want()
+    world.kill()
+
+
+def while_away(world: World, random: Random) -> None:
+    """The process ends, and begins under another clock."""
+    world.kill()
+    world.counts["clocks set while away"] += 1
+    step_ms = random.choice((-7_200_000, -200_000_000, 7_200_000, 80_000_000, 400_000_000, 1 << 36))
+    world.pass_ms(step_ms, random.choice((0, 1_000)))
 
 
 def run(world: World, random: Random) -> None:
@@ -269,10 +413,20 @@ ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
         ),
     ),
     "pause": (2, pause),
+    "limit": (1, limit),
+    "breaker": (2, breaker),
+    "call": (4, call),
+    "cancel many": (2, cancel_many),
+    "cancel one that runs": (2, cancel_one_that_runs),
+    "find": (1, find),
     "finish": (30, finish),
+    "tell": (6, tell),
     "tick": (25, tick),
     "sleep": (1, sleep),
     "set clock": (1, set_clock),
+    "settle clock": (1, settle_clock),
+    "while away": (1, while_away),
+    "rot": (1, rot),
     "run": (70, run),
     "rest": (3, rest),
     "checkpoint": (4, checkpoint),

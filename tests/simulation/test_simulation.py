@@ -10,12 +10,11 @@ the machine does to it all. docs/testing.md, Simulation.
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from simulation.history import History, history_of, run, shrink
+from simulation.history import History, fails, history_of, run, shrink, survey
 
 # What a hundred histories must have met at least, or they show little.
 MINIMA_PER_100 = {
@@ -37,14 +36,6 @@ MINIMA_PER_100 = {
 }
 
 
-def fails(history: History) -> bool:
-    try:
-        run(history)
-    except AssertionError:
-        return True
-    return False
-
-
 def tell(history: History) -> str:
     shorter = shrink(history, fails)
     listed = "\n".join(f"    {action.name} {action.number}" for action in shorter.actions)
@@ -57,13 +48,14 @@ def tell(history: History) -> str:
 def test_nothing_told_is_lost_whatever_the_machine_does(pytestconfig: pytest.Config) -> None:
     only = pytestconfig.getoption("--seed")
     seeds = range(pytestconfig.getoption("--seeds")) if only is None else [only]
-    totals: Counter[str] = Counter()
-    for seed in seeds:
-        history = history_of(seed)
+    totals, failing = survey(seeds, pytestconfig.getoption("--workers"))
+    if failing is not None:
+        history = history_of(failing)
         try:
-            totals += run(history).counts
+            run(history)
         except AssertionError as error:
             raise AssertionError(tell(history)) from error
+        raise AssertionError(f"seed {failing} fails in another process, and not in this one")
     listed = ", ".join(f"{count} {name}" for name, count in sorted(totals.items()))
     print(f"\n{len(seeds)} histories: {listed}")
     if len(seeds) >= 100:

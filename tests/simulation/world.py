@@ -9,13 +9,11 @@ holds across shards is held here.
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from hashlib import blake2b
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 from kit.disk import FakeDisk, PowerLost
@@ -23,151 +21,94 @@ from kit.inodes import How
 from kit.lmdb_memory import MemoryFiles, Shelf
 from kit.stepped import BOUNDS, LIMITS, ODD_BOUNDS, SIZING
 from kit.watched import Watched
-from kit.witness import StoreImage, Witness, fields_of
-from parkade import Engine, Limit, RetryPolicy, limits
+from kit.witness import StoreImage, Witness, fields_of, without_progress
+from parkade import Engine, limits
 from parkade.asks import Ask, AwaitEnd, Inquiry, Look, PageOf, Seen
-from parkade.drive import Drive
 from parkade.errors import ParkadeError, StorageDamaged
-from parkade.executor import Executor
-from parkade.io import Post, ShardIO
+from parkade.guards import decode_override
 from parkade.opening import OpenShard, open_shard
+from parkade.outliving import OUTLIVING
 from parkade.runs import Run
 from parkade.runtime import Runtime
-from parkade.shard.commands import Command
+from parkade.shard.commands import Command, Loaded, Verdict
 from parkade.shard.states import RUNNING
 from parkade.store.errors import StoreError
 from parkade.store.parked import Parked
-from parkade.waiters import ThreadWaiter
+from parkade.store.record import Submitted
+from simulation.across import (
+    Announced,
+    SettledWatch,
+    Waiting,
+    check_begins,
+    check_births,
+    check_permits,
+    check_rest,
+    check_traffic,
+    check_unique_serials,
+)
+from simulation.application import LIMIT_T, make_engine
+from simulation.machine import AtWork, SimulatedClock, SimulatedDrive, SimulatedExecutor
+from simulation.rot import Rot
 
 __all__ = ["KEYS", "PATH", "World", "simulated"]
 
 PATH = "/data"
-START_MS = 1_700_000_000_000
 MAP_BYTES = 96 << 10  # so little that every longer history outgrows it
 KEYS = ("k0", "k1", "k2")
-STEPS_PER_ANSWER_MAX = 5_000
 SETTLE_PASSES_MAX = 4_000
 
 
-class SimulatedClock:
-    """Both clocks of the machine; only the world moves them."""
+class Simulated(Watched):
+    """A shard's host on whose turns the workers get on, as threads do."""
 
-    def __init__(self) -> None:
-        self.wall_ms = START_MS
-        self.mono_ms = 1_000
+    world: "World"
 
-    def now_ms(self) -> int:
-        return self.wall_ms
+    def turn(self) -> None:
+        super().turn()
+        self.world.meanwhile()
 
-    def monotonic_ms(self) -> int:
-        return self.mono_ms
-
-    def wait(self, event: Any, timeout_ms: int | None) -> bool:
-        return bool(event.is_set())
-
-
-class AtWork:
-    """A place in which a handler runs until the world ends it."""
-
-    def __init__(self, world: "World", runs: Any) -> None:
-        self._world = world
-        self._runs = runs
-        self.alive: dict[tuple[int, int], Run] = {}
-
-    def put(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            self._world.attempt_begins(run)
-            self.alive[run.key] = run
-            assert self._runs.claim(run)
-            copy_context().run(self._runs.prepare, run)
-
-    def interrupt(self, run: Run) -> None:
-        """A thread has to look."""
-
-    def close(self) -> None:
-        self.alive.clear()
-
-    def end(self, key: tuple[int, int], value: Any, error: BaseException | None) -> None:
-        run = self.alive.pop(key)
-        self._world.attempt_ends(run)
-        outcome = self._runs.ended(run, value, error)
-        if self._runs.finish(run, outcome):
-            self._runs.hand_over()
-
-
-class SimulatedExecutor(Executor):
-    """The real one, with one place for everything."""
-
-    world: ClassVar["World"]
-
-    def _make_threads(self, count: int) -> Any:
-        self.work = AtWork(self.world, self.runs)
-        return self.work
-
-
-class SimulatedDrive(Drive):
-    """No threads: the world takes every step, also those that a caller waits for."""
-
-    has_threads = False
-
-    def __init__(self, world: "World") -> None:
-        self._world = world
-
-    def open_each(
-        self, count: int, open_one: Callable[[int], OpenShard]
-    ) -> "list[Future[OpenShard]]":
-        opening: list[Future[OpenShard]] = []
-        for number in range(count):
-            future: Future[OpenShard] = Future()
-            opening.append(future)
-            try:
-                future.set_result(open_one(number))
-            except Exception as error:
-                future.set_exception(error)
-        return opening
-
-    def make_io(self, name: str, post: Post) -> ShardIO:
-        return ShardIO(name, post)
-
-    def make_executor(self, *, thread_count: int, **given: Any) -> Executor:
-        SimulatedExecutor.world = self._world
-        return SimulatedExecutor(thread_count=thread_count, **given)
-
-    def start(self, runtime: Runtime) -> None:
-        self._world.runtime = runtime
-
-    def stir(self) -> None:
-        """Whoever asked goes on; the world takes the steps."""
-
-    def wait_for(self, waiter: ThreadWaiter, timeout_s: float | None) -> bool:
-        for _ in range(STEPS_PER_ANSWER_MAX):
-            if waiter.wait(0.0):
-                return True
-            self._world.random_step()
-        return waiter.wait(0.0)
-
-    def wait(self, clock: Any, event: Any, timeout_ms: int) -> bool:
-        until_ms = clock.monotonic_ms() + timeout_ms
-        while not event.is_set() and clock.monotonic_ms() < until_ms:
-            self._world.random_step()
-            self._world.pass_ms(10)
-        return bool(event.is_set())
+    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
+        tasks = {s: e.draft.task for s, e in self.witness.model.tickets.items()}
+        tasks |= {r.serial: r.task for r in verdict.records if isinstance(r, Submitted)}
+        outcomes = zip(getattr(self._asked, "outcomes", ()), verdict.answers, strict=False)
+        children = sum(len(o.born or ()) for o, answer in outcomes if answer.code == "settled")
+        super()._apply(verdict, loaded, size)
+        self.world.check_births(verdict, tasks, children)
 
 
 class World:
     """One machine and what lives on it. Make one with `simulated`."""
 
-    def __init__(self, seed: int, *, shards: int, keep_ms: int | None, bounds: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        shards: int,
+        keep_ms: int | None,
+        bounds: int,
+        keep_max: int | None = None,
+        durability: str = "disk",
+        mix: int = 0,
+        has_breaker: bool = False,
+        has_leases: bool = False,
+        actions_per_check: int = 1,
+    ) -> None:
         self.random = Random(seed)
         self.shards = shards
         self.keep_ms = keep_ms
+        self.keep_max = keep_max
+        self.durability = durability
+        self.mix = mix
+        self.has_breaker = has_breaker
+        self.has_leases = has_leases
+        self.actions_per_check = actions_per_check
         self.bounds = (BOUNDS, *ODD_BOUNDS)[bounds]
         self.clock = SimulatedClock()
         self.disk = FakeDisk()
         self.disk.keeps_calls = False
         self.shelf = Shelf()
         self.counts: Counter[str] = Counter()
-        self.witnesses = [Witness() for _ in range(shards)]
+        self.witnesses = [Witness(knows_routes=False) for _ in range(shards)]
         self.images: list[StoreImage | None] = [None] * shards
         self.stores: dict[int, Parked] = {}
         self.unanswered: dict[int, Ask] = {}
@@ -176,22 +117,33 @@ class World:
         self.known: dict[int, int] = {}  # serial -> part, of what was acknowledged
         self.paused: set[str] = set()  # by what was acknowledged; None: not known
         self.unsure: set[str] = set()
+        self.settled = SettledWatch(self.clock.wall_ms)
+        self.limit_now: int | None = LIMIT_T  # of task t; None: none
+        self.limit_t: int | None = LIMIT_T  # the widest that an attempt may have begun under
+        self.limits_unsure = False
+        self.has_lost_told = False  # of records that only survive the process
+        self.waiting: dict[Any, list[Waiting]] = {}
+        self.announced = Announced()
+        self.rot = Rot(self)
+        self.salt = b""
         self.runtime: Runtime | None = None
+        self._since_check = 0
         self._opening: set[int] = set()
         self.engine = self._make_engine()
 
     # ------------------------------------------------------------------ the application
 
     def _make_engine(self) -> Engine:
-        keep = None if self.keep_ms is None else self.keep_ms / 1_000
-        engine = Engine(
+        engine = make_engine(
             PATH,
+            self.mix,
+            has_breaker=self.has_breaker,
+            has_leases=self.has_leases,
             shards=self.shards,
             clock=self.clock,
-            threads=4,
-            keep_done=keep,
-            lock_wait=0,
-            default_retry=RetryPolicy(None, backoff=["300ms"]),
+            durability=self.durability,
+            keep_done=None if self.keep_ms is None else self.keep_ms / 1_000,
+            keep_done_max=self.keep_max,
         )
         options = engine._options
         options.disk = self.disk
@@ -199,9 +151,6 @@ class World:
         options.entropy = self.random.randbytes
         options.sizing = SIZING
         options.make_drive = lambda: SimulatedDrive(self)
-        # The names that the model of a shard knows.
-        engine.task(name="t", limits=[Limit(concurrency=3)])(_plain)
-        engine.task(name="u", on_crash="ambiguous")(_plain)
         return engine
 
     def _open_store(self, directory: str, **given: Any) -> Parked:
@@ -216,6 +165,9 @@ class World:
     def open(self) -> bool:
         """The process starts; False: the power went meanwhile, or the disk said no."""
         self.counts["opens"] += 1
+        if not self.counts["recoveries"]:
+            self.settled.top_ms = self.clock.wall_ms  # there is nothing yet to be destroyed
+        self.settled.open(self.clock.wall_ms, self.clock.mono_ms)
         try:
             self.engine.start()
         except PowerLost:
@@ -227,7 +179,10 @@ class World:
             self._begin_again(None)
             return False
         self._opening.clear()
+        assert self.runtime is not None
+        self.salt = self.runtime.identity.salt
         self.counts["recoveries"] += self.shards
+        self.rot.check_open()
         self._check_house()
         self.check()
         return True
@@ -247,20 +202,37 @@ class World:
         if how is None:
             self.disk = before.crash()
         else:
+            self._lose_power()
             self.counts[f"{how} writes"] += sum(len(inode.pending) for _, inode in before.files())
             self.disk = before.power_cut(how, self.random.getrandbits(30))
         self.disk.keeps_calls = False
         self.disk.capacity_bytes = before.capacity_bytes
         self.shelf.lose_process()
-        self.shelf.fail_commit = lambda _: None
+        self.shelf.fail_commit = no_failure
         self.images = [None] * self.shards
         self.stores.clear()
         self.unanswered.clear()
         self.asked_at.clear()
         self._opening.clear()
         self.runtime = None
+        self.waiting = {}
+        OUTLIVING._left.clear()
+        OUTLIVING._hears.clear()
         self.engine._desk = None
         self.engine = self._make_engine()
+        self.rot.between_lives()
+
+    def _lose_power(self) -> None:
+        """What only survives the process may be lost, save what the stores have."""
+        if self.durability == "disk":
+            return
+        self.has_lost_told = True
+        self.announced = Announced()
+        self.unsure |= {"task:t", "task:u", "target:a"}
+        self.limits_unsure = True
+        for number, witness in enumerate(self.witnesses):
+            store = self.stores.get(number)
+            witness.told_lsn = min(witness.told_lsn, 0 if store is None else store.lsn)
 
     @property
     def is_open(self) -> bool:
@@ -275,10 +247,11 @@ class World:
     # ------------------------------------------------------------------ what stands in for a part
 
     def make_shard_host(self, number: int, *given: Any) -> Watched:
-        host = Watched(number, *given)
+        host = Simulated(number, *given)
+        host.world = self
         host.witness = self.witnesses[number]
         host.image_of = lambda: self.image(number)
-        host.held_at = {}
+        host.held_at, host.begun_at = {}, {}
         return host
 
     def open_shard(self, disk: Any, identity: Any, number: int, **given: Any) -> OpenShard:
@@ -315,22 +288,16 @@ class World:
     # ------------------------------------------------------------------ attempts
 
     def attempt_begins(self, run: Run) -> None:
-        ticket = run.job.ticket
         number = run.job.part % self.shards
         entry = self.witnesses[number].model.tickets[run.job.serial]
         assert (entry.state, entry.fence) == (RUNNING, run.job.fence), ("runs", run.job, entry)
         assert entry.body == run.job.payload, ("with its payload", entry)
-        assert ticket.started_ms >= ticket.due_ms, ("early", ticket)
-        alive = self.work.alive
-        assert all(key[0] != run.job.serial for key in alive), ("two attempts of one ticket", run)
-        others = [other.job.ticket for other in alive.values()]
-        if ticket.key is not None:
-            assert all(other.key != ticket.key for other in others), ("its key runs", ticket)
-        if ticket.task == "t":
-            assert sum(other.task == "t" for other in others) < 3, "the limit of its task"
+        assert run.job.ticket.started_ms >= run.job.ticket.due_ms, ("early", run.job.ticket)
+        check_begins(self, run)
         self.counts["attempts"] += 1
 
     def attempt_ends(self, run: Run) -> None:
+        self.announced.ended(run.job.ticket)
         shard = self.host(run.job.part % self.shards)
         flight = shard.is_open and shard.core.flight is not None
         sweeping = shard.is_open and shard.placement.sweep_from is not None
@@ -374,6 +341,7 @@ class World:
         if error is not None:
             assert isinstance(error, ParkadeError), (asked, error)
             self.counts["errors answered"] += 1
+            self.rot.check_error(number, error)
             return
         if isinstance(asked, Command):
             for answer in value:
@@ -381,15 +349,31 @@ class World:
                     self.known[answer.serial] = answer.part
             return
         if isinstance(asked, Look | AwaitEnd):
-            head = None if value is None else fields_of(value.ticket)
+            head = None if value is None else without_progress(fields_of(value.ticket))
+            # The id of a child that was not made answers as whoever had its name.
+            serial = asked.serial if value is None else value.ticket.serial
+            assert serial == asked.serial or self.is_alias(number, asked.serial, serial)
             until = self.host(number).durable_lsn
-            seen = self.witnesses[number].was_seen(asked.serial, head, min(since, until), until)
+            seen = self.witnesses[number].was_seen(serial, head, min(since, until), until)
             assert seen, (asked, value, since, until)
             if isinstance(value, Seen) and (isinstance(asked, AwaitEnd) or asked.wants_body):
-                shadows = self.witnesses[number].versions[asked.serial]
-                bodies = [shadow.body for _, shadow in shadows if shadow and shadow.head == head]
+                shadows = self.witnesses[number].versions[serial]
+                bodies = [s.body for _, s in shadows if s and without_progress(s.head) == head]
                 assert value.body in bodies, ("head and body of one moment", value)
         assert isinstance(asked, Look | AwaitEnd | PageOf)
+
+    def serials_of(self, task: str | None) -> set[int]:
+        """All tickets there are, of a task unless it is None."""
+        return {
+            serial
+            for witness in self.witnesses
+            for serial, entry in witness.model.tickets.items()
+            if task in (None, entry.draft.task)
+        }
+
+    def is_alias(self, number: int, child: int, holder: int) -> bool:
+        taken = self.witnesses[number].traffic.taken
+        return any(noted.serial == child and noted.holder == holder for noted in taken)
 
     # ------------------------------------------------------------------ steps
 
@@ -408,20 +392,38 @@ class World:
         self.counts["steps"] += 1
         assert self.runtime is not None
         if worker is None:
-            return self.runtime.host.step() == 0
+            wait_ms = self._pass()
+            return wait_ms == 0
         worked: bool = self.workers()[worker].run_one()
         return worked
+
+    def _pass(self) -> int:
+        assert self.runtime is not None
+        wait_ms = self.runtime.host.step()
+        clock = self.clock
+        if any(host.is_open for host in self.hosts()):  # else there is nothing to go by, nor for
+            self.settled.read(clock.wall_ms, clock.mono_ms, self.runtime.settled_clock.now)
+        return wait_ms
+
+    def meanwhile(self) -> None:
+        """A worker gets on while the core is in the middle of its pass."""
+        if self.runtime is not None and self.random.random() < 0.15:
+            workers = self.workers()
+            self.counts["steps during passes"] += 1
+            workers[self.random.randrange(len(workers))].run_one()
 
     def rest(self) -> None:
         """Goes on until nothing more can happen at this time."""
         assert self.runtime is not None
         for _ in range(SETTLE_PASSES_MAX):
-            wait_ms = self.runtime.host.step()
+            wait_ms = self._pass()
             has_worked = False
             for worker in self.workers():
                 has_worked |= worker.run_one()
             self.counts["steps"] += 1 + len(self.workers())
             if not has_worked and wait_ms > 0:
+                check_rest(self, self.runtime)
+                self.limit_t = self.limit_now
                 return
         raise AssertionError("it does not come to rest")
 
@@ -431,8 +433,28 @@ class World:
 
     # ------------------------------------------------------------------ what holds
 
+    def check_births(self, verdict: Verdict, tasks: dict[int, str], children: int) -> None:
+        check_births(self.mix, verdict.records, tasks, children)
+
+    @property
+    def is_well(self) -> bool:
+        """Nothing is broken just now, and nothing full."""
+        runtime, shelf = self.runtime, self.shelf
+        if runtime is None or self.disk.is_failing or self.disk.capacity_bytes is not None:
+            return False
+        if shelf.fail_commit is not no_failure or shelf.free_bytes < 1 << 40:
+            return False
+        return all(host.is_open and host.takes_starts for host in self.hosts())
+
+    def look(self) -> None:
+        """After an action: what holds is checked as often as the run says."""
+        self._since_check += 1
+        if self._since_check >= self.actions_per_check:
+            self.check()
+
     def check(self) -> None:
         """Everything that holds after every step."""
+        self._since_check = 0
         for what, error in self.troubles:
             raise AssertionError(what) from error
         runtime = self.runtime
@@ -445,14 +467,8 @@ class World:
                 settled_ms = runtime.settled_clock.now
                 witness = self.witnesses[number]
                 witness.check_live(host.core, self.image(number), settled_ms)
-        self._check_permits(runtime)
-
-    def _check_permits(self, runtime: Runtime) -> None:
-        admission = runtime.attempts.admission
-        assert all(count >= 0 for count in admission.used.values()), admission.used
-        assert sum(admission.used.values()) >= len(self.work.alive), (
-            "a place for each that runs", admission.used,
-        )  # fmt: skip
+        check_permits(self, runtime)
+        check_traffic(self, is_end=False)
 
     def _check_house(self) -> None:
         """Pauses that were acknowledged are in force."""
@@ -461,19 +477,26 @@ class World:
         sure = (self.paused | pauses) - self.unsure
         assert pauses & sure == self.paused & sure, (pauses, self.paused, self.unsure)
         self.paused, self.unsure = pauses, set()
+        row = self.runtime.house.state.limits.get("task:t")
+        limit = LIMIT_T if row is None else decode_override(row).concurrency
+        assert self.limits_unsure or limit == self.limit_now, ("limits", limit, self.limit_now)
+        self.limit_now = self.limit_t = limit
+        self.limits_unsure = False
+        self.announced.check(self.runtime.house.state.breakers)
 
     def heal(self) -> None:
         self.disk.heal()
         self.disk.cut_at(0)
         self.disk.capacity_bytes = None
-        self.shelf.fail_commit = lambda _: None
+        self.shelf.fail_commit = no_failure
         self.shelf.free_bytes = 1 << 40
 
     def finish(self) -> None:
         """Faults have ceased: every ticket comes to its end, and every question to its answer."""
         self.heal()
+        self.rot.cease()
         for _ in range(5):
-            if self.is_open and all(host.is_open for host in self._hosts()):
+            if self.is_open and all(host.is_open for host in self.hosts()):
                 break
             if self.is_open:
                 self.rest()
@@ -485,21 +508,28 @@ class World:
         for scope in list(runtime.house.state.pauses):
             kind, _, name = scope.partition(":")
             self.engine.resume(**{kind: name})
+        for name in list(runtime.attempts.admission.guards.circuits):
+            self.announced.turned(name)
+            self.engine.breakers.close(name)
         self.pass_ms(700_000)
-        for _ in range(400):
+        for turn in range(400):
             self.rest()
             for key in list(self.work.alive):
                 self.work.end(key, 1, None)
-            self.check()
+            if turn % 8 == 0:
+                self.check()
             entries = [e for w in self.witnesses for e in w.model.tickets.values()]
             dues = [entry.due_ms for entry in entries if entry.state == 0]
             running = sum(entry.state == RUNNING for entry in entries)
             if not dues and not running and not self.unanswered:
+                self.check()
+                check_traffic(self, is_end=True)
+                check_unique_serials(self)
                 return
             self.pass_ms(max(min(dues, default=0) - self.clock.wall_ms, 100))
         raise AssertionError(("stuck", self._stuck(), list(self.unanswered.values())))
 
-    def _hosts(self) -> list[Watched]:
+    def hosts(self) -> list[Watched]:
         return [self.host(number) for number in range(self.shards)]
 
     def _stuck(self) -> list[Any]:
@@ -523,9 +553,8 @@ class World:
         return f"{sorted(self.counts.items())} {ends} {files.hexdigest()}"
 
 
-def _plain(size: int = 0) -> int:
-    """The handler of every task; it is never called."""
-    raise AssertionError("the world ends attempts")
+def no_failure(path: str) -> None:
+    """Commits are done."""
 
 
 def no_room(path: str) -> tuple[Any, int]:

@@ -1,0 +1,154 @@
+"""The machine that a simulated world stands on: its clocks, its threads, its places for handlers.
+
+Nothing here goes by itself: each step, and all time that passes, is the world's.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parkade.drive import Drive
+from parkade.executor import Executor
+from parkade.io import Post, ShardIO
+from parkade.opening import OpenShard
+from parkade.runs import Run
+from parkade.runtime import Runtime
+from parkade.shard.commands import Outcome
+from parkade.waiters import ThreadWaiter
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["AtWork", "SimulatedClock", "SimulatedDrive", "SimulatedExecutor"]
+
+START_MS = 1_700_000_000_000
+STEPS_PER_ANSWER_MAX = 5_000
+STEPS_PER_MOMENT, MOMENT_MS = 100, 40  # how time goes by while somebody waits
+
+
+class SimulatedClock:
+    """Both clocks of the machine; only the world moves them."""
+
+    def __init__(self) -> None:
+        self.wall_ms = START_MS
+        self.mono_ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.mono_ms
+
+    def wait(self, event: Any, timeout_ms: int | None) -> bool:
+        return bool(event.is_set())
+
+
+class AtWork:
+    """A place in which a handler runs until the world ends it."""
+
+    def __init__(self, world: "World", runs: Any) -> None:
+        self._world = world
+        self._runs = runs
+        self.alive: dict[tuple[int, int], Run] = {}
+
+    def put(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            assert self._runs.claim(run)
+            prepared = copy_context().run(self._runs.prepare, run)
+            if isinstance(prepared, Outcome):  # it was cancelled on its way
+                self._finish(run, prepared)
+                continue
+            self._world.attempt_begins(run)
+            self.alive[run.key] = run
+
+    can_stop = False
+
+    def interrupt(self, run: Run) -> None:
+        """A thread has to look."""
+
+    def is_alive(self, run: Run) -> bool:
+        return run.key in self.alive
+
+    def close(self) -> None:
+        self.alive.clear()
+
+    def end(
+        self,
+        key: tuple[int, int],
+        value: Any,
+        error: BaseException | None,
+        children: Sequence[Any] = (),
+    ) -> None:
+        """`children`: calls that the handler submits before it ends."""
+        run = self.alive.pop(key)
+        if run.family is not None:
+            for call in children:
+                run.family.submit(call)
+        self._world.attempt_ends(run)
+        self._finish(run, self._runs.ended(run, value, error))
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        if self._runs.finish(run, outcome):
+            self._runs.hand_over()
+
+
+class SimulatedExecutor(Executor):
+    """The real one, with one place for everything."""
+
+    world: ClassVar["World"]
+
+    def _make_threads(self, count: int) -> Any:
+        self.work = AtWork(self.world, self.runs)
+        return self.work
+
+
+class SimulatedDrive(Drive):
+    """No threads: the world takes every step, also those that a caller waits for."""
+
+    has_threads = False
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def open_each(
+        self, count: int, open_one: Callable[[int], OpenShard]
+    ) -> "list[Future[OpenShard]]":
+        opening: list[Future[OpenShard]] = []
+        for number in range(count):
+            future: Future[OpenShard] = Future()
+            opening.append(future)
+            try:
+                future.set_result(open_one(number))
+            except Exception as error:
+                future.set_exception(error)
+        return opening
+
+    def make_io(self, name: str, post: Post) -> ShardIO:
+        return ShardIO(name, post)
+
+    def make_executor(self, *, thread_count: int, **given: Any) -> Executor:
+        SimulatedExecutor.world = self._world
+        return SimulatedExecutor(thread_count=thread_count, **given)
+
+    def start(self, runtime: Runtime) -> None:
+        self._world.runtime = runtime
+
+    def stir(self) -> None:
+        """Whoever asked goes on; the world takes the steps."""
+
+    def wait_for(self, waiter: ThreadWaiter, timeout_s: float | None) -> bool:
+        for nth in range(1, STEPS_PER_ANSWER_MAX):
+            if waiter.wait(0.0):
+                return True
+            self._world.random_step()
+            if nth % STEPS_PER_MOMENT == 0:
+                self._world.pass_ms(MOMENT_MS)
+        return waiter.wait(0.0)
+
+    def wait(self, clock: Any, event: Any, timeout_ms: int) -> bool:
+        until_ms = clock.monotonic_ms() + timeout_ms
+        while not event.is_set() and clock.monotonic_ms() < until_ms:
+            self._world.random_step()
+            self._world.pass_ms(10)
+        return bool(event.is_set())

@@ -1,0 +1,34 @@
+"""A ticket in hand: chosen, with its place, and not started yet."""
+
+from kit.laws import HOUR_MS, steps
+from kit.stepped import Stepped, stepped
+from parkade.shard.commands import Reschedule
+
+
+def take_in_hand(shard: Stepped) -> int:
+    """A ticket whose payload is being read: its place is taken."""
+    shard.run()
+    draft = shard.draft(shard.now_ms + HOUR_MS, payload=bytes(200))
+    shard.submit(draft)
+    shard.run()
+    shard.checkpoint()
+    shard.pass_ms(HOUR_MS)
+    while not shard.attempts.running:
+        steps(shard, "io, pass")
+    assert not shard.witness.started
+    return draft.serial
+
+
+def test_a_ticket_that_is_rescheduled_in_hand_has_one_place() -> None:
+    with stepped() as shard:
+        serial = take_in_hand(shard)
+        shard.ask(Reschedule(serial, shard.now_ms))
+        for _ in range(3):
+            shard.pass_ms(1)
+            steps(shard, "turn, admit")
+        shard.run()
+        assert list(shard.handlers.alive) == [serial]
+        assert shard.attempts.running == 1
+        shard.settle(shard.handlers.alive[serial])
+        shard.run()
+        assert shard.attempts.running == 0
