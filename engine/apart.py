@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from parkade.control import ControlError
 from parkade.errors import ParkadeError
 
-__all__ = ["ChildDied", "lines_apart", "serve_lines"]
+__all__ = ["ChildDied", "ask_back", "lines_apart", "serve_lines"]
 
 STDERR_CHARS_MAX = 400
 
@@ -29,24 +30,32 @@ class ChildDied(Exception):
         self.reason = reason
 
 
-def lines_apart(module: str, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What `module`, run as a program, says to `asked`, line by line.
+def lines_apart(
+    module: str, asked: Mapping[str, Any], reply: Callable[[str], Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """What `module`, run as a program, says to `asked`, line by line. `reply` answers what the
+    child asks meanwhile (`ask_back`).
 
-    Raises `ControlError` for an error of parkade's that it met, and `ChildDied`. The child ends
-    when nobody wants its next line.
+    Raises what `reply` raises, `ControlError` for an error of parkade's that it met, and
+    `ChildDied`. The child ends when nobody wants its next line.
     """
     path = os.pathsep.join(part for part in sys.path if part)
     child = subprocess.Popen(
         [sys.executable, "-m", module, json.dumps(asked)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": path},
     )
-    assert child.stdout is not None and child.stderr is not None
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     try:
         for line in child.stdout:
             said = cast(dict[str, Any], json.loads(line))
+            if "ask" in said:
+                assert reply is not None, said
+                child.stdin.write(json.dumps(reply(said["ask"])).encode() + b"\n")
+                child.stdin.flush()
+                continue
             if "error" in said:
                 raise ControlError(said["error"]["code"], said["error"]["text"])
             yield said
@@ -57,6 +66,8 @@ def lines_apart(module: str, asked: Mapping[str, Any]) -> Iterator[dict[str, Any
     finally:
         child.kill()
         child.wait()
+        with suppress(BrokenPipeError):
+            child.stdin.close()
         child.stdout.close()
         child.stderr.close()
 
@@ -69,6 +80,15 @@ def serve_lines(say: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]) -> No
             _write(said)
     except ParkadeError as error:
         _write({"error": {"code": error.code, "text": str(error)}})
+
+
+def ask_back(what: str) -> Any:
+    """In the child: asks whoever reads its lines, and returns the answer."""
+    _write({"ask": what})
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError("whoever was asked has gone")
+    return json.loads(line)
 
 
 def _write(said: dict[str, Any]) -> None:

@@ -28,6 +28,25 @@ class Checkpointing:
         self._has_upkeep = False
         self._last_ms = shard.host.mono_ms
         self.is_wanted = False
+        # By whom the journal is held, from which LSN on, and until when on the monotonic clock.
+        self._holds: dict[int, tuple[int, int]] = {}
+
+    def hold_journal(self, holder: int, until_ms: int) -> None:
+        """Drops no record that the store does not have now, until `release_journal`, or that time
+        on the monotonic clock."""
+        self._holds[holder] = self._shard.store.lsn, until_ms
+
+    def is_held(self, holder: int) -> bool:
+        """Whether nothing was dropped since, nor the shard recovered."""
+        return holder in self._holds and self._holds[holder][1] > self._shard.host.mono_ms
+
+    def release_journal(self, holder: int) -> None:
+        self._holds.pop(holder, None)
+
+    def _droppable(self, lsn: int) -> int:
+        mono_ms = self._shard.host.mono_ms
+        held = [held_lsn for held_lsn, until_ms in self._holds.values() if until_ms > mono_ms]
+        return min([lsn, *held])
 
     @property
     def is_building(self) -> bool:
@@ -170,7 +189,7 @@ class Checkpointing:
             return
         for other in shard.host.open_shards():
             other.is_stirred = True  # there is room again for submits that waited, of any shard
-        journal, lsn = shard.journal, current.lsn
+        journal, lsn = shard.journal, self._droppable(current.lsn)
         shard.io.call(lambda: journal.drop_through(lsn), shard.failed_if)
 
     def _failed(self, error: Exception | None) -> None:

@@ -8,6 +8,7 @@ from parkade.changing import CHANGES, plan_cancel
 from parkade.dead_facts import DEAD_ANSWERS, DEAD_CHANGES
 from parkade.event_facts import tail_facts
 from parkade.facts import held_fact, list_facts, show_facts, status_facts, why_facts
+from parkade.holding import HOLD_CALLS
 from parkade.redacting import redact_arguments
 
 if TYPE_CHECKING:
@@ -54,4 +55,5 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
         "plan_cancel": lambda args: plan_cancel(engine.desk("cancel"), args),
         **{name: partial(change, engine) for name, change in CHANGES.items()},
         **{name: partial(answer, engine) for name, answer in (DEAD_ANSWERS | DEAD_CHANGES).items()},
+        **{name: partial(call, engine) for name, call in HOLD_CALLS.items()},
     }

@@ -1,19 +1,26 @@
 """What an engine is asked about its tickets: one by its id, pages of many, the counts."""
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import finding, scanning
 from parkade.asking import check_not_on_loop
+from parkade.backing_up import back_up
 from parkade.cancelling import acancel_all, cancel_all, cancelling
 from parkade.desk import Desk
 from parkade.durations import Duration
+from parkade.holding import HOLD_CALLS
 from parkade.stats import read_stats
 from parkade.tasks import Task, Tasks
 from parkade.ticket import Ticket
 from parkade.views import BulkResult, Page, State, Stats, TicketInfo
+
+if TYPE_CHECKING:
+    from parkade.engine import Engine
 
 __all__ = ["Looking"]
 
@@ -138,6 +145,20 @@ class Looking(Tasks):
             desk, "engine.cancel_many", task=task, key=key, tag=tag, reason=reason, is_dry=dry_run
         )
         return await acancel_all(desk, flow)
+
+    def backup(self, to: str | PathLike[str]) -> None:
+        """Copies the directory as it is now into a new one at `to`, which is a directory like this
+        one: everything acknowledged before the call is in it. The engine goes on meanwhile.
+
+        The copy is synced; one that fails leaves nothing. Raises `ConfigError` where something is
+        at `to` already, `StorageDamaged`, `StorageFull`, `StorageError`; on an event loop
+        `BlockingInEventLoop`: `await asyncio.to_thread(engine.backup, to)`.
+        """
+        check_not_on_loop("engine.backup", "asyncio.to_thread(engine.backup, to)")
+        engine = cast("Engine", self)
+        source = self.desk("engine.backup").runtime.directory.path
+        target = os.path.abspath(os.fspath(to))
+        back_up(source, target, lambda name, **args: HOLD_CALLS[name](engine, args))
 
     def stats(self) -> Stats:
         """Counts by state and task, kept as tickets change."""

@@ -18,6 +18,7 @@ from parkade.reading import DamagedTicket, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Need
 from parkade.store.disk import Disk
+from parkade.store.environment import LOCK_FILE
 from parkade.store.errors import Damage, ReadFailed
 from parkade.store.frame import Frame
 from parkade.store.inspection import JournalReport, inspect, read_only_frames
@@ -29,7 +30,6 @@ __all__ = ["Onlooker", "Sight", "Sizes"]
 
 T = TypeVar("T")
 LOOKS_MAX = 5
-READERS_FILE = "lock.mdb"
 
 
 class Sight(NamedTuple):
@@ -61,10 +61,18 @@ class HeldStore:
 
 class Onlooker:
     """Used by one thread at a time. `salt` is the directory's, 5 bytes; `place` is the folder of
-    what is no shard: the house."""
+    what is no shard: the house. `is_still`: the caller keeps owners out, and nothing is written,
+    not even who reads."""
 
     def __init__(
-        self, disk: Disk, path: str, salt: bytes, number: int, *, place: str | None = None
+        self,
+        disk: Disk,
+        path: str,
+        salt: bytes,
+        number: int,
+        *,
+        place: str | None = None,
+        is_still: bool = False,
     ) -> None:
         self.number = number
         self.directory = shard_directory(path, number) if place is None else f"{path}/{place}"
@@ -72,6 +80,7 @@ class Onlooker:
         self._disk = disk
         self._path = path
         self._salt = salt
+        self._is_still = is_still
         self._store: ParkedReader | None = None
         self._core: Shard | None = None
         self._base_lsn = -1
@@ -143,7 +152,7 @@ class Onlooker:
             held = ExitStack()
             lsn = seen_lsn
             try:
-                snapshot = held.enter_context(self._open().snapshot())
+                snapshot = held.enter_context(self.store().snapshot())
                 lsn = snapshot.lsn
                 return held, see(snapshot)
             except Damage:
@@ -169,12 +178,17 @@ class Onlooker:
         self._core, self._base_lsn = core, snapshot.lsn
         return Sight(core, reader, snapshot)
 
-    def _open(self) -> ParkedReader:
+    def store(self) -> ParkedReader:
+        """Its store, opened once. Raises as `sight` does."""
         if self._store is None:
             directory = f"{self.directory}/store"
-            readers_file = f"{directory}/{READERS_FILE}"
-            is_live = self._disk.exists(readers_file) and os.access(readers_file, os.W_OK)
-            if not is_live:
+            readers_file = f"{directory}/{LOCK_FILE}"
+            is_live = (
+                not self._is_still
+                and self._disk.exists(readers_file)
+                and os.access(readers_file, os.W_OK)
+            )
+            if not is_live and not self._is_still:
                 self._check_unowned()
             try:
                 self._store = ParkedReader.open_readonly(
@@ -205,6 +219,6 @@ class Onlooker:
         if not is_free:
             raise ConfigError(
                 f"{self._path} is open in an engine of another user, and this user may not write "
-                f"{READERS_FILE} there, which a reader needs to be seen. Run this as that user",
+                f"{LOCK_FILE} there, which a reader needs to be seen. Run this as that user",
                 code="PK-111",
             )

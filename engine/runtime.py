@@ -148,6 +148,7 @@ class Runtime:
         self._kinds: dict[str, str] = {}
         self._kinds_count = 0
         self._is_closed = False
+        self._holders = 0
         self.callbacks = Callbacks(self, options.listeners)
 
     @classmethod
@@ -354,6 +355,11 @@ class Runtime:
         """On the shard's I/O thread: lets its files go, and recovers it from them."""
         _discard(shard.opened)
         return self._open_shard(shard.number)
+
+    def next_holder(self) -> int:
+        """A number for who holds the journals."""
+        self._holders += 1
+        return self._holders
 
     def report(self, what: str, error: BaseException | None) -> None:
         cause = ""

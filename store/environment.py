@@ -23,6 +23,7 @@ __all__ = [
     "file_bytes",
     "fill_up",
     "open_environment",
+    "open_plain",
     "open_tables",
     "reading",
     "system_code",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"  # of readers; made anew where it is missing
 MAP_BYTES = 64 << 20  # before it grows
 READERS_MAX = 126
 TABLES_MAX = 32  # room for tables of later formats
@@ -97,6 +99,23 @@ def open_environment(
         environment.close()
         raise
     return environment
+
+
+def open_plain(directory: str) -> lmdb.Environment:
+    """Open the environment as it is, damaged or not, to read what can be read. Writes nothing.
+
+    Raises what LMDB raises. A page that the file has lost ends the process that reads it.
+    """
+    size = file_bytes(f"{directory}/{DATA_FILE}")
+    return lmdb.open(
+        directory,
+        map_size=_page_up(size * 4 // 3 + MAP_BYTES),
+        readonly=True,
+        create=False,
+        max_dbs=TABLES_MAX,
+        lock=False,
+        **_PINNED,
+    )
 
 
 def open_tables(environment: lmdb.Environment, path: str, *, is_new: bool) -> Tables:

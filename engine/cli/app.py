@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from parkade.cli import exits
+from parkade.cli.backup import backup, restore
 from parkade.cli.changing import cancel, pause, reschedule, resume, run_now, submit
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
@@ -71,6 +72,7 @@ _commands = (
     *(status, ls, show, why),
     *(submit, cancel, run_now, reschedule, pause, resume, dead),
     *(tail, run, verify, demo),
+    *(backup, restore),
 )
 for _command in _commands:
     cli.add_command(_command)

@@ -20,7 +20,7 @@ from parkade.facts import list_facts, show_facts, status_facts, why_facts
 from parkade.reader import Reader, existing_manifest, open_readonly
 from parkade.store.disk import RealDisk
 
-__all__ = ["ask", "changing", "is_engine_there"]
+__all__ = ["ask", "ask_owner", "changing", "is_engine_there"]
 
 SOCKET_NAME = "control.sock"
 
@@ -61,6 +61,11 @@ def changing(directory: str) -> Iterator[Callable[..., Any]]:
             return control_handlers(own[0])[name](args)
 
         yield change
+
+
+def ask_owner(directory: str, name: str, **args: Any) -> Any:
+    """The answer of the engine that runs on it. Raises what it raises, and `ControlError`."""
+    return ControlClient(os.path.join(os.path.abspath(directory), SOCKET_NAME)).call(name, **args)
 
 
 def is_engine_there(directory: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.engines import checkpoint, make
+from kit.harm import first_key, harm_row
 from parkade.store.disk import RealDisk
 from parkade.store.manifest import Manifest, read_manifest
 from parkade.verifying import verify_apart
@@ -55,11 +56,9 @@ def test_a_finding_tells_file_table_and_ticket(template: Path, tmp_path: Path) -
     path = tmp_path / "data"
     shutil.copytree(template, path)
     store = path / "shard-001/store/data.mdb"
-    content = store.read_bytes()
-    place = content.index(b"\xa4note")
-    store.write_bytes(content[:place] + b"\xa4nope" + content[place + 5 :])
+    harm_row(path, 1, "heads", first_key(path, 1, "heads"))
     house, first, second = verify_apart(str(path), manifest_of(path), deep=True)
     assert house.is_sound and first.is_sound
-    (finding,) = (problem for problem in second.problems if problem.table == "heads")
+    finding = next(problem for problem in second.problems if problem.table == "heads")
     assert finding.file == str(store)
     assert finding.ticket is not None and finding.ticket.startswith("serial ")
