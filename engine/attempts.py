@@ -9,7 +9,7 @@ for lost (docs/architecture.md, Admission and attempts).
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from parkade import limits
 from parkade.admission import Admission, Pick
@@ -196,7 +196,7 @@ class Attempts:
                 elif stale:
                     again.append(serial)
                 else:
-                    found.append((serial, body.body))
+                    found.append((serial, cast(bytes, body.body)))
             if found:
                 self._start(shard, found)
             if again:

@@ -6,7 +6,7 @@ more, the same call goes on where another one was cut off.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -168,9 +168,9 @@ def _turn(nth: int, total: int) -> int:
 def _parse_rate(call: str, rate: tuple[int, Duration]) -> tuple[int, int]:
     given: Any = rate
     advice = 'use (count, span), like (50, "1s"): so many in each span'
-    if not isinstance(given, tuple | list) or len(given) != 2:
+    if not isinstance(given, tuple | list) or len(cast(Any, given)) != 2:
         raise ConfigError.option(call, "rate", rate, advice)
-    count, span = given
+    count, span = cast(Any, given)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ConfigError.option(call, "rate", rate, advice)
     span_ms = parse_duration_ms(span, what=f"{call}(rate)")

@@ -347,9 +347,9 @@ class Engine(Looking):
 
     def _call(self, what: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         if isinstance(what, Call):
-            return what
+            return what  # pyright: ignore[reportUnknownVariableType]
         if isinstance(what, Task):
-            return what.call(*args, **kwargs)
+            return cast(Task[..., Any], what).call(*args, **kwargs)
         if isinstance(what, str) and len(args) == 1 and not kwargs:
             return self.call_by_name(what, args[0])
         raise ConfigError(
@@ -480,7 +480,7 @@ def _check_durability(durability: str) -> None:
 
 def _accepted(outcomes: list[Any], before: list[Ticket[Any]]) -> list[Ticket[Any]]:
     """A chunk's tickets; `PartialSubmit` when one of them has none."""
-    tickets = [outcome for outcome in outcomes if isinstance(outcome, Ticket)]
+    tickets: list[Ticket[Any]] = [one for one in outcomes if isinstance(one, Ticket)]
     if len(tickets) < len(outcomes):
         error = next(outcome for outcome in outcomes if isinstance(outcome, Exception))
         _raise_partial(before + tickets, error)

@@ -4,7 +4,7 @@ Times are ISO 8601 in UTC, spans ms, sizes bytes. What stands here is what `--js
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -43,11 +43,9 @@ def plain(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        named: Mapping[Any, Any] = value
-        return {str(key): plain(one) for key, one in named.items()}
+        return {str(key): plain(one) for key, one in cast(Any, value).items()}
     if isinstance(value, list | tuple):
-        listed: Sequence[Any] = value
-        return [plain(one) for one in listed]
+        return [plain(one) for one in cast(Any, value)]
     return value
 
 

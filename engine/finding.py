@@ -135,8 +135,9 @@ def check_names(call: str, **names: object) -> None:
 
 def check_tag(desk: "Desk", call: str, tag: object) -> tuple[str, str]:
     """Name and value of a tag. Raises `ConfigError` also for one that the engine does not index."""
-    pair = cast(Sequence[object], tag) if isinstance(tag, tuple | list) else ()
-    if len(pair) != 2 or not all(map(_is_text, pair)):
+    is_pair = isinstance(tag, tuple | list)
+    pair: list[Any] = list(cast(Any, tag)) if is_pair else []
+    if len(pair) != 2 or not all(_is_text(one) for one in pair):
         advice = 'use its name and its value, like ("campaign", "may")'
         raise ConfigError.option(call, "tag", tag, advice)
     name, value = cast(tuple[str, str], pair)

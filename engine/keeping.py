@@ -41,7 +41,9 @@ class Keeping:
     def tasks_keep(self, remembered: Mapping[str, int]) -> dict[str, int]:
         """How long tasks keep their tickets that have a say in it, by name: what is registered says
         so itself, of others what they said when they were."""
-        said = {} if self._tasks is None else self._tasks.keeps_ms()
+        said: Mapping[str, int | None] = {}
+        if self._tasks is not None:
+            said = self._tasks.keeps_ms()
         keeps = {task: ms for task, ms in remembered.items() if task not in said}
         keeps |= {task: ms for task, ms in said.items() if ms is not None}
         return keeps

@@ -136,7 +136,7 @@ _NOTERS: Final[Mapping[type[Record], Callable[[Any, Ticket], tuple[int, Any]]]] 
     ),
     Buried: _buried,
     Cancelled: lambda record, _: (events.CANCELLED, record.reason[:TEXT_CHARS_MAX]),
-    Expired: lambda *_: (events.EXPIRED, None),
+    Expired: lambda _, __: (events.EXPIRED, None),
     Revived: lambda record, _: (events.REVIVED, record.due_ms),
     Resolved: lambda record, _: (events.DONE, record.note[:TEXT_CHARS_MAX]),
 }
@@ -161,6 +161,11 @@ def _standing(ticket: Ticket) -> tuple[int, int, Any]:
             return events.CANCELLED, ticket.finished_ms, (ticket.why or "")[:TEXT_CHARS_MAX]
         case states.EXPIRED:
             return events.EXPIRED, ticket.finished_ms, None
+        case _:
+            return _standing_pending(ticket)
+
+
+def _standing_pending(ticket: Ticket) -> tuple[int, int, Any]:
     if not ticket.fence:
         return events.SUBMITTED, ticket.created_ms, ticket.due_ms
     # When its latest attempt ended is in its history; that it began then is in its head.

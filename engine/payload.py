@@ -413,7 +413,7 @@ def _outcome(wanted: Any, stored: Any) -> Any:
     """The outcome that a route is told of, with its result by the annotation, like `Outcome[str]`:
     decoded when it is asked for, so that a route that does not ask never fails of it."""
     if isinstance(stored, Outcome) or not isinstance(stored, Mapping):
-        return stored
+        return cast(Any, stored)
     (hint,) = get_args(wanted) or (Any,)
 
     def decode(result: bytes) -> Any:

@@ -41,11 +41,9 @@ def redact(value: Any, hint: Any, nesting: int = 0) -> Any:
             value = redact(value, arm, nesting + 1)
         return value
     if isinstance(value, list):
-        values: list[Any] = value
-        return _redact_list(values, origin, arms, hint, nesting)
+        return _redact_list(cast(Any, value), origin, arms, hint, nesting)
     if isinstance(value, dict):
-        stored: dict[Any, Any] = value
-        items = stored.items()
+        items = cast(Any, value).items()
         fields = _fields(hint if origin is None else origin)
         if fields is None:
             inner = arms[1] if len(arms) == 2 else Any
@@ -73,16 +71,16 @@ def _fields(cls: Any) -> dict[str, Any] | None:
     """Annotations by stored name, in order; None for what has no named fields."""
     if not isinstance(cls, type):
         return None
-    cls = cast(type[Any], cls)
+    shape = cast(Any, cls)
     is_struct = issubclass(cls, msgspec.Struct)
-    is_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
-    if not (is_struct or is_tuple or dataclasses.is_dataclass(cls) or is_typeddict(cls)):
+    is_tuple = issubclass(cls, tuple) and hasattr(shape, "_fields")
+    if not (is_struct or is_tuple or dataclasses.is_dataclass(shape) or is_typeddict(shape)):
         return None
     try:
-        hints = get_type_hints(cls, include_extras=True)
+        hints = get_type_hints(cast(Any, cls), include_extras=True)
     except Exception:
         return None  # an annotation that names what is not defined
     if not is_struct:
         return hints
-    fields = msgspec.structs.fields(cls)
+    fields = msgspec.structs.fields(cast(Any, cls))
     return {field.encode_name: hints.get(field.name, Any) for field in fields}

@@ -270,7 +270,7 @@ class Runs:
         """Delivers what is there; whoever comes while another delivers leaves it to that one."""
         while self._outcomes and self._handing_over.acquire(blocking=False):
             try:
-                batch = []
+                batch: list[Outcome] = []
                 with contextlib.suppress(IndexError):
                     while True:
                         batch.append(self._outcomes.popleft())

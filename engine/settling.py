@@ -10,7 +10,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from parkade.attempt import Attempt
 from parkade.clock import Clock
@@ -242,7 +242,8 @@ class Settler:
                 return self._outcome(job, "unsafe", error=text, strikes=True)
             case Ambiguous():
                 return self._outcome(job, "ambiguous", error=text, strikes=True)
-        return self._outcome(job, "failed", error=text)
+            case _:
+                return self._outcome(job, "failed", error=text)
 
     def _trips(self, job: "Job", error: BaseException) -> bool:
         """A subclass hook of the user's types may raise: then it is no failure of the target."""
@@ -412,7 +413,7 @@ def find_verdict(error: BaseException) -> Verdict | Cancelled | None:
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
-    leaves = list(_leaves(error))
+    leaves = list(_leaves(cast(Any, error)))
     for kind in _STRONGEST_FIRST:
         for leaf in leaves:
             if isinstance(leaf, kind):
@@ -430,7 +431,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             return
         error = waiting.pop()
         if isinstance(error, BaseExceptionGroup):
-            waiting.extend(error.exceptions)
+            waiting.extend(cast(Any, error).exceptions)
         else:
             yield error
 

@@ -5,7 +5,6 @@ proofs, the replay. Then the store's tables are held against each other. Damaged
 process that walks them, so `verify_apart` does it in a child.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,7 +199,7 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
 
 
 def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    disk, path = RealDisk(), os.fspath(asked["path"])
+    disk, path = RealDisk(), str(asked["path"])
     manifest = existing_manifest(disk, path, SystemClock().now_ms())
     for part in verify_parts(disk, path, manifest, deep=asked["deep"], first=asked["first"]):
         yield msgspec.to_builtins(part)

@@ -5,7 +5,7 @@ its ticket in another state, under another fence, or gone, changes nothing (`NEX
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
@@ -374,7 +374,7 @@ class Applying:
         if ticket is None:
             return None
         state = ticket.state
-        to = NEXT.get((state, type(record)))
+        to = NEXT.get((state, cast(type[Record], type(record))))
         if to is None:
             return None
         if fence is not None and fence != (ticket.fence if state == RUNNING else NO_FENCE):

@@ -113,14 +113,14 @@ class Shard(Applying):
             self.births.attach(view, verdict.records)
         return verdict
 
-    def _decide_settle(self, view: View, command: Settle, now_ms: int, settled_ms: int) -> Verdict:
+    def decide_settle(self, view: View, command: Settle, now_ms: int, settled_ms: int) -> Verdict:
         verdict = settle.decide_settle(view, command, settle.Times(now_ms, settled_ms))
         self.refused_outcomes += len(verdict.answers) - sum(
             1 for answer in verdict.answers if answer.code == "settled"
         )
         return verdict
 
-    def _decide_start(self, view: View, command: Start, now_ms: int, settled_ms: int) -> Verdict:
+    def decide_start(self, view: View, command: Start, now_ms: int, settled_ms: int) -> Verdict:
         times = settle.Times(now_ms, settled_ms)
         keys = self.placement.lanes.keys
         return settle.decide_start(view, command, times, keys, self.has_room)
@@ -327,8 +327,8 @@ _DECIDERS: dict[type[Command], _Decider] = {
         view, command, now_ms, settled_ms
     ),
     Forget: lambda core, view, command, now_ms, _: decide.decide_forget(view, command),
-    Start: Shard._decide_start,
-    Settle: Shard._decide_settle,
+    Start: Shard.decide_start,
+    Settle: Shard.decide_settle,
     SettleLost: lambda core, view, command, now_ms, settled_ms: settle.decide_settle_lost(
         view, command, settle.Times(now_ms, settled_ms)
     ),

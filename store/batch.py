@@ -62,29 +62,36 @@ class Batch:
     memo: Memo = field(default_factory=Memo)  # whole as well
 
     # By serial. None deletes; a deleted head takes body and history with it.
-    heads: dict[int, bytes | None] = field(default_factory=dict)
-    bodies: dict[int, bytes | None] = field(default_factory=dict)  # a kind byte first
+    heads: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
+    # a kind byte first
+    bodies: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
     # By (serial, fence); None deletes. Fences begin at 1: the row under BOOKMARK_FENCE is what an
     # attempt saved.
-    history: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
+    history: dict[tuple[int, int], bytes | None] = field(
+        default_factory=dict[tuple[int, int], bytes | None]
+    )
 
     # A pending ticket that takes a position is in `agenda`, `lane_rows` or (with its key)
     # `wait_rows`, one that gives its position up is in `leaves` or (with its key) `keyed_leaves`,
     # with the NEGATIVE flag; in both when it moves.
-    agenda: list[bytes] = field(default_factory=list)
-    lane_rows: list[bytes] = field(default_factory=list)
-    wait_rows: list[tuple[str, bytes]] = field(default_factory=list)
-    leaves: list[bytes] = field(default_factory=list)
-    keyed_leaves: list[tuple[str, bytes]] = field(default_factory=list)
-    lane_names: dict[int, bytes] = field(default_factory=dict)
+    agenda: list[bytes] = field(default_factory=list[bytes])
+    lane_rows: list[bytes] = field(default_factory=list[bytes])
+    wait_rows: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    leaves: list[bytes] = field(default_factory=list[bytes])
+    keyed_leaves: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    lane_names: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
-    uniques: dict[bytes, Claim | None] = field(default_factory=dict)  # by 16-byte name
-    index_puts: list[bytes] = field(default_factory=list)  # prefix, then the 8 bytes of the serial
-    index_deletes: list[bytes] = field(default_factory=list)
-    ended: list[bytes] = field(default_factory=list)  # of `pack_ended`, for retention
-    spent: list[bytes] = field(default_factory=list)  # keys of its blobs that are of no more use
-    outbox: dict[bytes, bytes] = field(default_factory=dict)  # by `outbox.pack_place`
-    outbox_spent: list[tuple[bytes, bytes]] = field(default_factory=list)  # first key, last key
+    # by 16-byte name
+    uniques: dict[bytes, Claim | None] = field(default_factory=dict[bytes, Claim | None])
+    # prefix, then the 8 bytes of the serial
+    index_puts: list[bytes] = field(default_factory=list[bytes])
+    index_deletes: list[bytes] = field(default_factory=list[bytes])
+    ended: list[bytes] = field(default_factory=list[bytes])  # of `pack_ended`, for retention
+    # keys of its blobs that are of no more use
+    spent: list[bytes] = field(default_factory=list[bytes])
+    outbox: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])  # by `outbox.pack_place`
+    # first key, last key
+    outbox_spent: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
     taken: bytes | None = None  # of meta: up to where the entries of other outboxes are here
 
     def estimate_bytes(self) -> int:

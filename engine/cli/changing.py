@@ -1,6 +1,7 @@
 """`parkade cancel`, `run-now`, `reschedule`, `submit`, `pause`, `resume`."""
 
 import threading
+from functools import partial
 from typing import Any
 
 import click
@@ -76,7 +77,7 @@ def _cancel_many(
     ctx: click.Context, output: Output, asked: dict[str, Any], *, yes: bool, is_dry: bool
 ) -> None:
     def plan() -> dict[str, Any]:
-        return all_pages(lambda **args: ask(ctx.obj, "plan_cancel", **args), asked)
+        return all_pages(partial(ask, ctx.obj, "plan_cancel"), asked)
 
     if is_dry:
         facts = plan()
@@ -85,7 +86,7 @@ def _cancel_many(
     if not yes:
         agree(ctx, "cancel", lambda: told(plan(), "would cancel"))
     with changing(ctx.obj) as change:
-        facts = all_pages(lambda **args: change("cancel_many", **args), asked)
+        facts = all_pages(partial(change, "cancel_many"), asked)
     _say(output, facts, [told(facts, "cancelled")])
 
 

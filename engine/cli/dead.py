@@ -1,6 +1,7 @@
 """`parkade dead`: the dead letter office from a terminal."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 import click
@@ -196,14 +197,14 @@ def _change(
     if is_dry or (is_many and not yes):
 
         def plan() -> dict[str, Any]:
-            return all_pages(lambda **args: ask(ctx.obj, f"dead.plan_{verb}", **args), asked)
+            return all_pages(partial(ask, ctx.obj, f"dead.plan_{verb}"), asked)
 
         if is_dry:
             _tell(output, plan(), f"would {verb}", rate, ". Run again without --dry-run.")
             return
         agree(ctx, verb, lambda: _told(plan(), f"would {verb}", rate))
     with changing(ctx.obj) as change:
-        done = all_pages(lambda **args: change(f"dead.{verb}", **args), asked)
+        done = all_pages(partial(change, f"dead.{verb}"), asked)
     _tell(output, done, {"revive": "revived", "drop": "dropped"}[verb], rate)
     if done["matched"] and not done["changed"]:
         ctx.exit(exits.NEGATIVE)

@@ -5,7 +5,7 @@ and starts nothing.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ def ask(directory: str, name: str, **args: Any) -> Any:
 
 
 @contextmanager
-def changing(directory: str) -> Iterator[Callable[..., Any]]:
+def changing(directory: str) -> Generator[Callable[..., Any], None, None]:
     """Gives `change(name, **args)`, which has something done: by the engine that runs, else by one
     of its own, which is opened at the first call and closed at the end.
 
