@@ -207,7 +207,7 @@ class Waits:
 
     def wanting(self, now_ms: int) -> list[Queue]:
         """The queues that are low and have something outside whose time has come."""
-        found = []
+        found: list[Queue] = []
         for queue in list(self.hungry):
             if queue.edge == RANK_MAX or self.held(queue) > self.bounds.waits_window // 2:
                 self.hungry.discard(queue)
