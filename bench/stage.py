@@ -81,13 +81,18 @@ class Stage:
         host.post(want)
         self._wait(lambda: all(shard.is_quiet for shard in host.shards), "parked")
 
+    def done(self) -> int:
+        """How many tickets are done."""
+        shards = self.host.shards
+        return sum(counts[DONE] for shard in shards for counts in shard.core.by_task.values())
+
     def await_done(self, count: int) -> None:
         """Returns when so many tickets are done and it is on disk."""
         shards = self.host.shards
 
         def is_done() -> bool:
-            done = sum(counts[DONE] for shard in shards for counts in shard.core.by_task.values())
-            return done >= count and all(shard.durable_lsn == shard.core.lsn for shard in shards)
+            is_durable = all(shard.durable_lsn == shard.core.lsn for shard in shards)
+            return self.done() >= count and is_durable
 
         self._wait(is_done, f"{count} tickets done")
 
