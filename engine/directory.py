@@ -1,5 +1,6 @@
 """A data directory, owned: checked, locked, and made where it is missing."""
 
+import logging
 import os
 import resource
 import socket
@@ -17,10 +18,14 @@ from parkade.store.disk import Disk
 from parkade.store.errors import LockedByOther, StoreError
 from parkade.store.lock import DirectoryLock, Owner
 from parkade.store.manifest import Manifest, begin_directory, finish_directory, read_manifest
+from parkade.store.moving import check_no_more, finish_move, is_half_built, remove_half_built
+from parkade.telling import tell
 from parkade.translating import opening_error
 from parkade.version import VERSION
 
 __all__ = ["Directory", "own_directory"]
+
+_log = logging.getLogger("parkade.storage")
 
 LOCK_RETRY_MS = 50
 FILES_PER_SHARD = 8  # journal: active, dropped, spare; store: data, lock; a folder being synced
@@ -88,6 +93,8 @@ def own_directory(
             )
         _check_shards(path, shards, manifest)
         end_children(lock)
+        if not is_new:
+            manifest = _settle_shards(disk, path, manifest)
     except StoreError as error:
         lock.release()
         raise opening_error(path, error, clock.now_ms()) from error
@@ -95,6 +102,22 @@ def own_directory(
         lock.release()
         raise
     return Directory(disk, path, lock, manifest, is_new)
+
+
+def _settle_shards(disk: Disk, path: str, manifest: Manifest) -> Manifest:
+    """Ends a change of the number of shards that was cut short: before it counted it never was,
+    and after that it is carried on."""
+    if is_half_built(disk, path, manifest):
+        text = (
+            f"{path} has what is left of a reshard that was cut short; it keeps its "
+            f"{manifest.shards} shards, and nothing of them was changed. What is left is removed. "
+            "To change the number, run parkade reshard again"
+        )
+        tell(_log, logging.WARNING, text)
+        remove_half_built(disk, path)
+    manifest = finish_move(disk, path, manifest)
+    check_no_more(disk, path, manifest)
+    return manifest
 
 
 def _check_place(disk: Disk, path: str) -> None:

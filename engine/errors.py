@@ -181,7 +181,7 @@ class ShardMismatch(ParkadeError):
         self.directory, self.asked, self.found = directory, asked, found
         super().__init__(
             f"Engine(shards={asked}) but {directory} has {found} shards. Leave shards out to use "
-            f"{found}. This version cannot change the number: {asked} need a new directory"
+            f"{found}, or run: parkade reshard {directory} --to {asked} (engine stopped)"
         )
 
 
@@ -293,6 +293,18 @@ class StorageFull(StorageError):
             "continues, its outcomes are queued in memory "
             f"({count_text(outcomes_waiting)}). Free space or lower keep_done=",
         )
+
+    @classmethod
+    def beside(cls, directory: str, need_bytes: int, free_bytes: int) -> "StorageFull":
+        """Of work on a closed directory that writes all of it once more."""
+        error = cls(shard=0, free_bytes=free_bytes)
+        error.what, error.reason = "write a second copy", "no space left"
+        need, free = (bytes_text(count, binary=True) for count in (need_bytes, free_bytes))
+        error.args = (
+            f"{directory} needs {need} beside what it has, and its file system has {free} free. "
+            f"Nothing was changed. Free space and try again [{cls.code}]",
+        )
+        return error
 
 
 # ------------------------------------------------------------------------------------ submit

@@ -32,6 +32,7 @@ __all__ = [
     "RECOVERIES_IN_WINDOW_MAX",
     "RECOVERY_RETRY_MS",
     "REREADS_BEFORE_HOLD",
+    "RESHARD_BATCH_BYTES",
     "RETENTION_COUNT_PAUSE_MS",
     "RETENTION_PAUSE_MS_MAX",
     "RETENTION_PAUSE_MS_MIN",
@@ -59,6 +60,7 @@ OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
 DIRTY_BYTES_MAX = 12_000_000  # of all shards, dirty and flight; at it submits wait
 
+RESHARD_BATCH_BYTES = 16_000_000  # dealt to all new shards together, and in no store yet
 CHECKPOINT_DIRTY_BYTES = 8_000_000  # of all shards, like the next
 CHECKPOINT_TICKETS_MAX = 15_000  # of all shards: bounds what a bulk load leaves in the heap
 CHECKPOINT_JOURNAL_BYTES = 64_000_000

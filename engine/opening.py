@@ -18,6 +18,7 @@ from parkade.store.errors import Damage, FormatTooNew
 from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT
+from parkade.store.moving import shard_directory
 from parkade.store.parked import Parked
 from parkade.store.record import AnyRecord, RecordDamage, RecordTooNew, decode_records
 from parkade.store.snapshot import Snapshot
@@ -55,10 +56,6 @@ class OpenShard:
             self.journal.close(clean=is_clean)
         finally:
             self.store.close()
-
-
-def shard_directory(path: str, number: int) -> str:
-    return f"{path}/shard-{number:03d}"
 
 
 def open_shard(

@@ -70,6 +70,12 @@ def existing_manifest(disk: Disk, path: str, now_ms: int) -> Manifest:
             "opened; give the path of that one (for the command line: --dir, or PARKADE_DIR)",
             code="PK-111",
         )
+    if manifest.is_moving:
+        raise ConfigError(
+            f"{path} is being changed to {manifest.shards} shards, and that was cut short. Open an "
+            "engine on it, or run parkade reshard again: either ends it",
+            code="PK-111",
+        )
     return manifest
 
 

@@ -30,7 +30,8 @@ _NEUTRAL = frozenset({"lock", f"{UNFINISHED}.new", "lost+found"})
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The identity of a directory. `salt` is 5 random bytes, `created_at_ms` wall-clock time."""
+    """The identity of a directory. `salt` is 5 random bytes, `created_at_ms` wall-clock time.
+    `is_moving`: shards of another number are about to take the place of the old ones."""
 
     format: int
     salt: bytes
@@ -38,10 +39,13 @@ class Manifest:
     hash: str
     created_by: str
     created_at_ms: int
+    is_moving: bool = False
 
     def encode(self) -> bytes:
         """The file: JSON with a crc32 of the other fields."""
         fields: dict[str, Any] = asdict(self) | {"salt": self.salt.hex()}
+        if not self.is_moving:
+            del fields["is_moving"]
         return json.dumps(fields | {"crc32": _crc(fields)}, indent=2).encode() + b"\n"
 
     @classmethod

@@ -16,6 +16,7 @@ from parkade.cli.changing import cancel, pause, reschedule, resume, run_now, sub
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
 from parkade.cli.listing import ls
+from parkade.cli.reshard import reshard
 from parkade.cli.run import run
 from parkade.cli.showing import show
 from parkade.cli.status import status
@@ -72,7 +73,7 @@ _commands = (
     *(status, ls, show, why),
     *(submit, cancel, run_now, reschedule, pause, resume, dead),
     *(tail, run, verify, demo),
-    *(backup, restore),
+    *(backup, restore, reshard),
 )
 for _command in _commands:
     cli.add_command(_command)

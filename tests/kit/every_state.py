@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kit.cut_short import CutShort, MortalEngine
 from kit.engines import rig, walk
 from parkade import (
@@ -32,10 +34,14 @@ from parkade.onlooker import Onlooker
 from parkade.opening import records_of
 from parkade.reader import Reader
 from parkade.shard.commands import UniqueRow
+from parkade.shard.outbox import NO_PLACE, Outbox, Place
+from parkade.shard.ticket import shard_of
 from parkade.store.disk import RealDisk
 from parkade.store.journal import Sizing
 from parkade.store.manifest import read_manifest
+from parkade.store.outbox import unpack_place
 from parkade.store.record import Submitted
+from parkade.store.snapshot import Snapshot
 from parkade.testing import ManualClock, TestEngine
 
 __all__ = ["LEFT_AT", "Town", "live_on", "look", "resident"]
@@ -119,8 +125,8 @@ class Town:
         self._last_act: Callable[[], None] = _nothing
 
     def settle(self) -> None:
-        """All lives. How many steps the last one is given is tried out, until two children are on
-        their way to where they belong."""
+        """All lives. How many steps the last one is given is tried out, until a child is on its way
+        to another shard."""
         self._first_life()
         self._second_life()
         self._last_life()
@@ -266,15 +272,18 @@ def _onlookers(path: Path) -> list[Onlooker]:
 
 
 def _is_under_way(path: Path) -> bool:
-    return len(resident(path)["outbox"]) >= 2
+    return bool(resident(path)["outbox"])
 
 
 def resident(path: Path) -> dict[str, Any]:
     """What no call of the public interface tells: rows of uniques, what is under way to another
     shard, what the house keeps. By names that no number of shards changes."""
     uniques: dict[str, Any] = {}
-    outbox: list[str] = []
-    for shard in _onlookers(path):
+    sent: list[tuple[int, int, Place, Submitted]] = []
+    taken: dict[tuple[int, int], Place] = {}
+    onlookers = _onlookers(path)
+    count = len(onlookers)
+    for shard in onlookers:
         with shard.sight() as (core, reader, snapshot):
             names = {bytes(key) for key, _ in snapshot.transaction.cursor(snapshot.tables.uniques)}
             names |= set(core.memory.uniques)
@@ -284,10 +293,31 @@ def resident(path: Path) -> dict[str, Any]:
                     uniques[name.hex()] = [
                         row.serial, row.part, row.until_ms, row.mode, row.keep_ms,
                     ]  # fmt: skip
-            drafts: dict[Any, Submitted] = core.outbox.changed()
-            outbox += [f"{draft.task} of {draft.serial:x}" for draft in drafts.values()]
+            outbox = core.outbox
+            for place, draft in (_stored(snapshot) | _changed(outbox)).items():
+                receiver = shard_of(draft.part, count)
+                if place > outbox.handed.get(receiver, NO_PLACE):
+                    sent.append((shard.number, receiver, place, draft))
+            taken |= {(sender, shard.number): place for sender, place in outbox.taken.items()}
         shard.close()
-    return {"uniques": uniques, "outbox": sorted(outbox), "house": _house(path)}
+    under_way = [
+        f"{draft.task} of {draft.serial:x}"
+        for sender, receiver, place, draft in sent
+        if place > taken.get((sender, receiver), NO_PLACE)
+    ]
+    return {"uniques": uniques, "outbox": sorted(under_way), "house": _house(path)}
+
+
+def _stored(snapshot: Snapshot) -> dict[Place, Submitted]:
+    return {
+        Place(*unpack_place(key)[1]): msgspec.msgpack.decode(row, type=Submitted)
+        for key, row in snapshot.outbox(limit=1_000)
+    }
+
+
+def _changed(outbox: Outbox) -> dict[Place, Submitted]:
+    """An onlooker does not know for whom they are, only that they are there."""
+    return {place: draft for (_, place), draft in outbox.changed().items()}
 
 
 def _house(path: Path) -> dict[str, Any]:

@@ -125,3 +125,8 @@ class StepDisk(RealDisk):
     def unlink(self, path: str) -> None:
         self._step(f"unlink {path}")
         super().unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        if self.exists(path):
+            self._step(f"remove_tree {path}")
+        super().remove_tree(path)
