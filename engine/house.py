@@ -15,6 +15,7 @@ from parkade.opening import Identity, records_of
 from parkade.store.batch import Batch
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage, FormatTooNew, StoreError
+from parkade.store.folders import make_folder
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT
 from parkade.store.parked import Parked
@@ -110,7 +111,7 @@ class House:
         """
         directory = f"{identity.path}/house"
         if identity.is_new:
-            disk.make_directories(directory)
+            make_folder(disk, directory)
         store = open_store(
             f"{directory}/store",
             salt=identity.salt,

@@ -17,7 +17,7 @@ from parkade.opening import core_at, replay, shard_directory
 from parkade.reading import DamagedTicket, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Need
-from parkade.store.disk import Disk
+from parkade.store.disk import Disk, let_go
 from parkade.store.environment import LOCK_FILE
 from parkade.store.errors import Damage, ReadFailed
 from parkade.store.frame import Frame
@@ -214,8 +214,10 @@ class Onlooker:
             raise ReadFailed(path, error.errno or 0) from error
         try:
             is_free = self._disk.flock(handle)
+        except OSError as error:
+            raise ReadFailed(path, error.errno or 0) from error
         finally:
-            self._disk.close(handle)
+            let_go(self._disk, handle)
         if not is_free:
             raise ConfigError(
                 f"{self._path} is open in an engine of another user, and this user may not write "

@@ -15,6 +15,7 @@ from parkade.shard import Bounds, Shard
 from parkade.shard.states import RUNNING
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage, FormatTooNew
+from parkade.store.folders import make_folder
 from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT
@@ -76,7 +77,7 @@ def open_shard(
     """
     directory = shard_directory(identity.path, number)
     if identity.is_new:
-        disk.make_directories(directory)
+        make_folder(disk, directory)
     store = open_store(
         f"{directory}/store",
         salt=identity.salt,

@@ -549,14 +549,19 @@ class Runtime:
             self.directory.release()
 
     def _close_house(self, *, is_clean: bool) -> bool:
+        has_failed = False
         try:
             if is_clean:
                 self.house.checkpoint(now_ms=self.clock.now_ms(), settled_ms=self.settled_clock.now)
+        except StoreError as error:
+            self.report("the last checkpoint of the house", error)
+            has_failed = True
+        try:
             self.house.close(is_clean=is_clean)
         except StoreError as error:
             self.report("closing the house", error)
-            return False
-        return True
+            has_failed = True
+        return not has_failed
 
 
 def _discard(opened: OpenShard) -> None:

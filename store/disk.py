@@ -153,6 +153,12 @@ def parent_of(path: str) -> str:
     return os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
 
 
+def let_go(disk: Disk, handle: Handle) -> None:
+    """Closes a file of which nothing more is wanted: it is given up whatever `close` answers."""
+    with contextlib.suppress(OSError):
+        disk.close(handle)
+
+
 class RealDisk(Disk):
     """The disk of this machine. One system call a method wherever the system allows it."""
 

@@ -92,7 +92,8 @@ def open_environment(
             **_PINNED,
         )
     try:
-        _guard_end(environment, path, size, is_readonly=is_readonly)
+        with reading(path):
+            _guard_end(environment, path, size, is_readonly=is_readonly)
         if not is_readonly:
             environment.reader_check()
     except BaseException:

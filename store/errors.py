@@ -98,6 +98,13 @@ class ReadFailed(_CallFailed):
     verb = "read"
 
 
+def write_error(path: str, error: OSError, need_bytes: int = 4096) -> NoRoom | WriteFailed:
+    """What a refused write or change of a directory is: without room, or for another reason."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoRoom(path, need_bytes)
+    return WriteFailed(path, error.errno or 0)
+
+
 def is_out_of_handles(error: BaseException | None) -> bool:
     """Whether a call failed only for want of a file descriptor, in this process or on this
     machine: nothing is wrong with the files, and it passes."""

@@ -20,6 +20,7 @@ from typing import NoReturn
 from parkade.store.acceptance import Run, RunPart, accept
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage, NoRoom, StoreError, WriteFailed
+from parkade.store.folders import make_folder
 from parkade.store.frame import Frame, FrameHead
 from parkade.store.inspection import JournalReport, inspect, read_only_frames, replay_run
 from parkade.store.segment import (
@@ -112,7 +113,7 @@ class Journal:
             entropy=entropy,
         )
         if is_new:
-            journal._make_directory()
+            make_folder(disk, directory)
         run = journal._accept(store_lsn, is_new=is_new)
         try:
             journal._settle(run)
@@ -273,12 +274,6 @@ class Journal:
             self._release()
 
     # Opening
-
-    def _make_directory(self) -> None:
-        try:
-            self._disk.make_directories(self.directory)
-        except OSError as error:
-            raise WriteFailed(self.directory, error.errno or 0) from error
 
     def _accept(self, store_lsn: int, *, is_new: bool) -> Run:
         """Rule 1: reads everything, changes nothing."""

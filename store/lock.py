@@ -14,7 +14,7 @@ import weakref
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from parkade.store.disk import Disk, Handle
+from parkade.store.disk import Disk, Handle, let_go
 from parkade.store.errors import LockedByOther, ReadFailed, UsedAfterFork, WriteFailed
 
 NAME = "lock"
@@ -101,10 +101,10 @@ class DirectoryLock:
             lock = cls(disk, directory, handle, owner, previous)
             lock._write()
         except OSError as error:
-            disk.close(handle)
+            let_go(disk, handle)
             raise WriteFailed(path, error.errno or 0) from error
         except BaseException:
-            disk.close(handle)
+            let_go(disk, handle)
             raise
         return lock
 
@@ -135,7 +135,7 @@ class DirectoryLock:
         handle, self._handle = self._handle, None
         _held.discard(self)
         if handle is not None:
-            _close(self._disk, handle)
+            let_go(self._disk, handle)
 
     def _write(self) -> None:
         # Not synced: after a power cut there is no process left that it could name.
@@ -150,7 +150,7 @@ class DirectoryLock:
         # Closing, not unlocking: the lock belongs to the open file, which the parent still has.
         handle, self._handle = self._handle, None
         if handle is not None:
-            _close(self._disk, handle)
+            let_go(self._disk, handle)
 
 
 def read_owner(disk: Disk, directory: str) -> Owner | None:
@@ -165,7 +165,7 @@ def read_owner(disk: Disk, directory: str) -> Owner | None:
     try:
         return Owner.from_facts(_read_facts(disk, handle, path))
     finally:
-        disk.close(handle)
+        let_go(disk, handle)
 
 
 def _read_facts(disk: Disk, handle: Handle, path: str) -> dict[str, Any]:
@@ -179,14 +179,6 @@ def _read_facts(disk: Disk, handle: Handle, path: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return cast(dict[str, Any], facts) if isinstance(facts, dict) else {}
-
-
-def _close(disk: Disk, handle: Handle) -> None:
-    try:
-        disk.close(handle)
-    except OSError:
-        # The file is given up whatever close answers.
-        return
 
 
 _held: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()

@@ -6,7 +6,6 @@ name. A power cut in between leaves a directory that says it is half-made, in wh
 ever acknowledged, and which the next open finishes with the same salt.
 """
 
-import errno
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from typing import Any, cast
 from zlib import crc32
 
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage, FormatTooNew, NoRoom, NotOurs, ReadFailed, WriteFailed
+from parkade.store.errors import Damage, FormatTooNew, NotOurs, ReadFailed, write_error
 from parkade.store.segment import DIRECTORY_SALT_BYTES
 
 FORMAT = 1
@@ -118,7 +117,7 @@ def begin_directory(
         disk.make_directories(directory)
         disk.replace_file(path, manifest.encode())
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
     return manifest
 
 
@@ -129,7 +128,7 @@ def finish_directory(disk: Disk, directory: str) -> None:
         disk.rename(f"{directory}/{UNFINISHED}", path)
         disk.fsync_directory(directory)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _read_unfinished(disk: Disk, directory: str) -> Manifest | None:
@@ -159,9 +158,3 @@ def _read(disk: Disk, path: str) -> bytes | None:
 
 def _crc(fields: dict[str, Any]) -> str:
     return f"{crc32(json.dumps(fields, sort_keys=True).encode()):08x}"
-
-
-def _write_error(path: str, error: OSError) -> NoRoom | WriteFailed:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoRoom(path, 4096)
-    return WriteFailed(path, error.errno or 0)

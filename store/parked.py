@@ -210,7 +210,10 @@ class Parked(ParkedReader):
         finally:
             environment.close()
         if self._sync:
-            self._files.sync_directory(self.directory)
+            try:
+                self._files.sync_directory(self.directory)
+            except OSError as error:
+                raise self._failure(error, MARGIN_BYTES) from error
 
     def _attach(self) -> None:
         """Open the files and read what is kept in memory of them."""
@@ -298,7 +301,8 @@ class Parked(ParkedReader):
             return Damage(self.path, 0, str(error))
         is_full = code in (errno.ENOSPC, errno.EDQUOT)
         if not is_full and code == errno.EIO:
-            is_full = self._free_bytes(self.directory) < 2 * need_bytes + MARGIN_BYTES
+            with suppress(OSError):  # a disk that cannot tell is no full one
+                is_full = self._free_bytes(self.directory) < 2 * need_bytes + MARGIN_BYTES
         if is_full:
             return NoRoom(self.path, need_bytes)
         return WriteFailed(self.path, code, str(error))

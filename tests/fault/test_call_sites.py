@@ -1,0 +1,122 @@
+"""Every line that asks the file layer for something fails once with each error it can meet.
+
+The lines are counted twice: as a life of an engine comes by them, and in the syntax trees. After
+each failure only errors that are documented were raised, and the next open has all that was
+acknowledged (kit/one_life.py tells what that means).
+"""
+
+import errno
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.one_life import OneLife, small_limits
+from kit.sites import CODES, Fault, Ledger, Line, Site, SiteDisk, sites_in_source
+from parkade.errors import ParkadeError, StorageError
+from parkade.store.errors import WriteFailed
+from parkade.store.journal import Journal
+from parkade.store.spares import Sizing
+
+MODES = ("disk", "process")
+SALT = b"salty"
+SITES_MIN = 75
+# Segments behind a hole: only a power cut leaves them, so no life of a process comes by.
+BEYOND = ("store/journal.py", "for scan in run.beyond:")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_tickets_fill_everything() -> Iterator[None]:
+    with small_limits():
+        yield
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Site, str]:
+    """Every site, and the durability under which a life first came by."""
+    found: dict[Site, str] = {}
+    for mode in MODES:
+        ledger = Ledger()
+        life = OneLife(tmp_path_factory.mktemp(mode) / "data", ledger, mode)
+        life.run()
+        life.check()
+        assert {type(error) for _, error in life.errors} == {StorageError}
+        found = dict.fromkeys(ledger.counts, mode) | found
+    return found
+
+
+def test_a_life_comes_by_every_line_that_asks_the_file_layer(found: dict[Site, str]) -> None:
+    met = {(site.line, site.way[0]) for site in found}
+    beyond = beyond_line()
+    missed = [
+        (file, lines.start, call)
+        for file, lines, call in sites_in_source()
+        if call != "exists"  # it has an answer for every error
+        and not any((Line(file, number), call) in met for number in lines)
+    ]
+    assert missed == [(beyond.file, beyond.number, "unlink")]
+    assert len(found) > SITES_MIN
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("mode", MODES)
+def test_after_any_call_that_failed_all_is_there_and_goes_on(
+    found: dict[Site, str], tmp_path: Path, mode: str, code: int
+) -> None:
+    """EIO is met once; from ENOSPC on the disk stays full until somebody sees to it."""
+    sites = sorted(site for site in found if found[site] == mode and code in CODES[site.call])
+    failed: list[Site] = []
+    for number, site in enumerate(sites):
+        ledger = Ledger(Fault(site, code, lasts=code == errno.ENOSPC))
+        life = OneLife(tmp_path / f"{number}", ledger, mode)
+        try:
+            life.run()
+            life.check()
+        except Exception as error:
+            raise AssertionError(f"{site} failed with {errno.errorcode[code]}") from error
+        failed += [each for each in ledger.failed if each == site]
+        for _, told in life.errors:
+            assert re.search(r"\[PK-\d+\]$", str(told)), told
+            assert type(told) is not ParkadeError
+    assert failed == sites
+
+
+def beyond_line() -> Line:
+    file, text = BEYOND
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return Line(file, 2 + next(number for number, line in enumerate(lines) if text in line))
+
+
+def test_a_segment_behind_a_hole_that_cannot_be_removed_is_removed_by_the_next_open(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "journal")
+
+    def opened(ledger: Ledger, *, is_new: bool = False) -> Journal:
+        sizing = Sizing(1, 4_096, frame_bytes_max=64, reserve_bytes=200)
+        return Journal.open(
+            SiteDisk(ledger), path, salt=SALT, shard=0, store_lsn=0, store_epoch=0,
+            mode="process", sizing=sizing, is_new=is_new,
+        )  # fmt: skip
+
+    journal = opened(Ledger(), is_new=True)
+    for _ in range(30):
+        journal.prepare_spare()
+        journal.append(b"x" * 60, 1)
+    journal.close(clean=False)
+    segments = sorted(Path(path).glob("*.segment"))
+    assert len(segments) > 3
+    content = segments[1].read_bytes()
+    segments[1].write_bytes(content[:200] + bytes(len(content) - 200))
+    fault = Fault(Site(beyond_line(), ("unlink",)), errno.EIO)
+    ledger = Ledger(fault)
+    with pytest.raises(WriteFailed):
+        opened(ledger)
+    assert ledger.failed == {fault.site: 1}
+    again = opened(Ledger())
+    bodies = [frame.body for frame in again.replay()]
+    assert 0 < len(bodies) < 30
+    again.close(clean=True)
+    assert not set(segments[2:]) & set(Path(path).glob("*.segment"))
