@@ -7,7 +7,7 @@ manifest, and gets both when all of it is there and synced: what was left half-w
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +195,8 @@ def _copy_parts(
         Onlooker(disk, source, manifest.salt, number, is_still=not is_live) for number in numbers
     ]
     with ExitStack() as stack:
+        for shard in shards:
+            stack.callback(shard.close)
         snapshots = [stack.enter_context(shard.store().snapshot()) for shard in shards]
         untils: Sequence[int | None] = [None] * len(shards)
         if is_live:
@@ -215,8 +217,6 @@ def _copy_parts(
             copy_store(snapshot, f"{directory}/store")
             disk.fsync_directory(f"{directory}/store")
             disk.fsync_directory(directory)
-    for shard in shards:
-        shard.close()
 
 
 def _copy_house(
@@ -225,21 +225,21 @@ def _copy_house(
     """Its owner may drop a journal file between two reads: then it is looked at again."""
     directory = f"{partial}/house"
     house = Onlooker(disk, source, manifest.salt, HOUSE_NUMBER, place="house", is_still=not is_live)
-    for look in range(LOOKS_MAX):
-        disk.remove_tree(directory)
-        disk.mkdir(directory)
-        try:
-            with house.store().snapshot() as snapshot:
-                copy_journal(
-                    disk, house.journal, f"{directory}/journal", salt=manifest.salt,
-                    shard=HOUSE_NUMBER, store_lsn=snapshot.lsn, until_lsn=None,
-                )  # fmt: skip
-                copy_store(snapshot, f"{directory}/store")
-            break
-        except (Damage, ReadFailed):
-            if look == LOOKS_MAX - 1:
-                raise
-    house.close()
+    with closing(house):
+        for look in range(LOOKS_MAX):
+            disk.remove_tree(directory)
+            disk.mkdir(directory)
+            try:
+                with house.store().snapshot() as snapshot:
+                    copy_journal(
+                        disk, house.journal, f"{directory}/journal", salt=manifest.salt,
+                        shard=HOUSE_NUMBER, store_lsn=snapshot.lsn, until_lsn=None,
+                    )  # fmt: skip
+                    copy_store(snapshot, f"{directory}/store")
+                break
+            except (Damage, ReadFailed):
+                if look == LOOKS_MAX - 1:
+                    raise
     disk.fsync_directory(f"{directory}/store")
     disk.fsync_directory(directory)
 

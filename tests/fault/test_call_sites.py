@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.one_life import OneLife, small_limits
+from kit.one_life import OneLife, copy_twice, small_limits
 from kit.sites import CODES, Fault, Ledger, Line, Site, SiteDisk, sites_in_source
 from parkade.errors import ParkadeError, StorageError
 from parkade.store.errors import WriteFailed
@@ -34,12 +34,18 @@ def few_tickets_fill_everything() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Site, str]:
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the directories of two whole lives are."""
+    return tmp_path_factory.mktemp("lived")
+
+
+@pytest.fixture(scope="module")
+def found(lived: Path) -> dict[Site, str]:
     """Every site, and the durability under which a life first came by."""
     found: dict[Site, str] = {}
     for mode in MODES:
         ledger = Ledger()
-        life = OneLife(tmp_path_factory.mktemp(mode) / "data", ledger, mode)
+        life = OneLife(lived / mode, ledger, mode)
         life.run()
         life.check()
         assert {type(error) for _, error in life.errors} == {StorageError}
@@ -47,8 +53,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Site, str]:
     return found
 
 
-def test_a_life_comes_by_every_line_that_asks_the_file_layer(found: dict[Site, str]) -> None:
-    met = {(site.line, site.way[0]) for site in found}
+@pytest.fixture(scope="module")
+def found_copying(lived: Path, found: dict[Site, str]) -> list[Site]:
+    """The sites that only a backup or a restore comes by."""
+    ledger = Ledger()
+    copy_twice(lived / "disk", lived / "copy", ledger)
+    return sorted(set(ledger.counts) - set(found))
+
+
+def test_a_life_and_a_copy_come_by_every_line_that_asks_the_file_layer(
+    found: dict[Site, str], found_copying: list[Site]
+) -> None:
+    met = {(site.line, site.way[0]) for site in [*found, *found_copying]}
     beyond = beyond_line()
     missed = [
         (file, lines.start, call)
@@ -81,6 +97,23 @@ def test_after_any_call_that_failed_all_is_there_and_goes_on(
             assert re.search(r"\[PK-\d+\]$", str(told)), told
             assert type(told) is not ParkadeError
     assert failed == sites
+
+
+def test_a_copy_that_fails_at_any_call_says_so_and_leaves_no_directory_that_opens(
+    lived: Path, found_copying: list[Site], tmp_path: Path
+) -> None:
+    faults = [Fault(site, code) for site in found_copying for code in CODES[site.call]]
+    for number, fault in enumerate(faults):
+        ledger, target = Ledger(fault), tmp_path / f"{number}"
+        try:
+            copy_twice(lived / "disk", target, ledger)
+        except ParkadeError:
+            # Its name comes last, and the sync behind that may be what failed.
+            assert not target.exists() or fault.site.call == "fsync_directory", fault
+        except Exception as error:
+            raise AssertionError(f"{fault.site} failed with {fault.code}") from error
+        assert ledger.failed == {fault.site: 1}, fault
+    assert len(faults) > 30
 
 
 def beyond_line() -> Line:

@@ -28,6 +28,7 @@ from parkade import (
     limits,
 )
 from parkade.asking import TimeIsUp
+from parkade.backing_up import _say
 from parkade.reader import Reader
 from parkade.shard.ticket import part_of_key
 from parkade.store.disk import RealDisk
@@ -39,12 +40,24 @@ from parkade.store.parked import Parked
 from parkade.testing import Killed, TestEngine
 from parkade.verifying import verify_parts
 
-__all__ = ["OneLife", "small_limits"]
+__all__ = ["OneLife", "copy_twice", "small_limits"]
 
 ENDED = ("done", "dead", "cancelled", "expired")
 HOUSE_SIZING = Sizing(16 << 10, 16 << 10, frame_bytes_max=2_000, reserve_bytes=200)
 MAP_BYTES = 96 << 10  # so little that it has to grow
 KEYS = [next(f"k{n}" for n in range(99) if part_of_key(f"k{n}") % 2 == shard) for shard in (0, 1)]
+
+
+def copy_twice(source: Path, target: Path, ledger: Ledger) -> None:
+    """Copies a directory that nobody owns, in this process. The first copy fails, and what it made
+    cannot be removed; the second finds that there. Raises what is documented."""
+    asked = {"verb": "restore", "source": str(source), "target": str(target), "is_live": False}
+    with mock.patch("parkade.backing_up.RealDisk", lambda: SiteDisk(ledger)):
+        ledger.break_next("fdatasync", "copying")
+        ledger.break_next("remove_tree", "backing_up")
+        with suppress(ParkadeError):
+            list(_say(asked))
+        list(_say(asked))
 
 
 @contextmanager
@@ -137,7 +150,7 @@ class OneLife:
                 part()
             except ParkadeError as error:
                 self.errors.append((part.__name__, error))
-            if self.is_down and part not in (self._stop, self._look):
+            if self.is_down and part not in (self._stop, self._look, self._stop_unsaved):
                 self._heal()
 
     @property

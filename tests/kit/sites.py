@@ -120,6 +120,8 @@ class Ledger:
             for planned in self._planned:
                 if planned[0] == call and planned[1] in site.line.file:
                     self._planned.remove(planned)
+                    if self.fault is not None and site == self.fault.site:
+                        self.failed[site] += 1
                     raise OSError(planned[2], os.strerror(planned[2]), str(site))
             fault = self.fault
             if fault is None or not self._is_hit(fault, site, takes_room):
