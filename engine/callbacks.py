@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parkade.events import Event, EventKind
+from parkade.folding import Folding
 from parkade.subscription import Subscription, subscribe
 from parkade.telling import tell
 
@@ -50,6 +51,7 @@ class Callbacks:
         self._starting = threading.Lock()
         self._is_pumping = False
         self._told_dropped = 0
+        self._folding = Folding()
         self.failed = 0
 
     @property
@@ -131,8 +133,19 @@ class Callbacks:
         # Whatever it is: SystemExit in a callback ends neither the thread nor the process.
         except BaseException as error:
             self.failed += 1
-            name = getattr(listener.call, "__qualname__", "a callback")
-            tell(_log, logging.ERROR, "%s raised at an event %s", name, event.kind, error=error)
+            self._tell_failure(listener, event, error)
+
+    def _tell_failure(self, listener: Listener, event: Event, error: BaseException) -> None:
+        """With its traceback; of equal ones one in 10 s, since what is broken raises each time."""
+        name = str(getattr(listener.call, "__qualname__", "a callback"))
+        kind = (name, event.kind, type(error).__qualname__)
+        folded = self._folding.take(kind, self._runtime.clock.monotonic_ms())
+        if folded is None:
+            return
+        text = "%s raised at an event %s"
+        if folded:
+            text = f"{text} ({folded} more like it before)"
+        tell(_log, logging.ERROR, text, name, event.kind, error=error)
 
     def _await(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         loop = self._loop

@@ -5,6 +5,7 @@ from typing import Any
 from parkade.durations import datetime_of
 from parkade.policies import RetryPolicy
 from parkade.shard.ticket import Ticket
+from parkade.showing import outcome_of
 from parkade.tasks import Task
 from parkade.views import AttemptInfo
 
@@ -80,7 +81,7 @@ class Job:
             started_at=datetime_of(ticket.first_due_ms),
             ended_at=None,
             fence=self.fence - 1,
-            outcome="error",
+            outcome=outcome_of("error", ticket.error),
             error_type=ticket.error.type,
             error=ticket.error.message,
             traceback=ticket.error.traceback or None,

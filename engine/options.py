@@ -15,6 +15,7 @@ from parkade.errors import ConfigError
 from parkade.policies import Breaker, Limit, RetryPolicy, StoredRetry, as_policy
 from parkade.store.record import Options
 from parkade.templates import cut_summary
+from parkade.wording import shown
 
 __all__ = [
     "CONFLICTS",
@@ -307,7 +308,7 @@ def _tags(call: str, value: Any) -> dict[str, str]:
     if len(tags) > TAGS_MAX:
         refuse(call, "tags", tags, f"at most {TAGS_MAX} tags")
     return {
-        check_text(call, "tags", name): check_text(call, "tags", text)
+        check_text(call, "tags", name): check_text(call, f"tags[{shown(name)}]", text)
         for name, text in tags.items()
     }
 

@@ -8,15 +8,16 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from parkade.attempt import Attempt
 from parkade.clock import Clock
 from parkade.durations import datetime_of, span_text
+from parkade.folding import Folding
 from parkade.policies import DEFAULT_POLICY
 from parkade.shard.commands import Outcome
+from parkade.showing import error_line, outcome_of
 from parkade.store.record import ErrorText
 from parkade.verdicts import (
     Ambiguous,
@@ -39,8 +40,6 @@ __all__ = ["Settler", "find_verdict", "is_stated"]
 
 _log = logging.getLogger("parkade.attempt")
 
-FOLD_MS = 10_000
-FOLDED_KINDS_MAX = 1_024
 GROUP_LEAVES_MAX = 1_000
 # In a group the verdict that forbids most comes first; one that asks for another try counts only
 # when nothing else happened.
@@ -85,7 +84,7 @@ class Settler:
         self._clock = clock
         self._entropy = entropy
         self.result_bytes_max = result_bytes_max
-        self._folding = _Folding()
+        self._folding = Folding()
         # Whether an error counts against the target; the engine's breakers say.
         self.trips: Callable[[Job, BaseException], bool] = _never
 
@@ -327,7 +326,7 @@ class Settler:
             started_at=datetime_of(job.ticket.started_ms),
             ended_at=datetime_of(self._clock.now_ms()),
             fence=job.fence,
-            outcome="error",
+            outcome=outcome_of("error", text),
             error_type=text.type,
             error=text.message,
             traceback=text.traceback,
@@ -436,36 +435,23 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-class _Folding:
-    """Lets one of many equal warnings through in 10 s, with the number that it stands for."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str, str], tuple[int, int]] = {}  # since when, how many more
-
-    def take(self, kind: tuple[str, str, str], now_ms: int) -> int | None:
-        """How many were kept back since the last one that was let through; None: keep this back."""
-        with self._lock:
-            since_ms, kept = self._seen.get(kind, (now_ms - FOLD_MS, 0))
-            if 0 <= now_ms - since_ms < FOLD_MS:
-                self._seen[kind] = (since_ms, kept + 1)
-                return None
-            if len(self._seen) >= FOLDED_KINDS_MAX:
-                self._seen.clear()
-            self._seen[kind] = (now_ms, 0)
-            return kept
-
-
 def _line(job: "Job", outcome: Outcome, folded: int) -> str:
     words = _WORDS.get(outcome.kind, outcome.kind)
     line = f"{_named(job)} {words}"
     if outcome.error is not None:
-        line = f"{line}: {outcome.error.type}: {outcome.error.message}"
+        line = f"{line}: {error_line(outcome.error)}"
     elif outcome.reason:
         line = f"{line}: {outcome.reason}"
     if outcome.wait_ms:
-        line = f"{line}; next in {span_text(outcome.wait_ms)} if one is left"
+        line = f"{line}; {_next(job, outcome)}"
     return f"{line} ({folded} more like it before)" if folded else line
+
+
+def _next(job: "Job", outcome: Outcome) -> str:
+    # The shard has the last word: a ticket may be late by then, or cancelled.
+    if outcome.max_attempts is not None and job.number >= outcome.max_attempts:
+        return "it was the last"
+    return f"next in {span_text(outcome.wait_ms)}"
 
 
 def _named(job: "Job") -> str:

@@ -8,7 +8,8 @@ from parkade.errors import DeadReason
 from parkade.shard.history import AttemptRow
 from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED, PENDING, RUNNING
 from parkade.shard.ticket import Ticket
-from parkade.store.record import ProgressNote
+from parkade.store.record import ErrorText, ProgressNote
+from parkade.verdicts import RetryAfter
 from parkade.views import AttemptInfo, AttemptOutcome, Progress, State, TicketInfo
 
 __all__ = ["ENDED_NAMES", "STATE_NUMBERS", "attempt_info", "state_name", "ticket_info"]
@@ -57,7 +58,7 @@ def ticket_info(
         finished_at=datetime_of(ticket.finished_ms) if ticket.finished_ms else None,
         progress=progress_of(ticket.progress),
         dead_reason=cast("DeadReason", ticket.why) if ticket.state == DEAD else None,
-        error=None if error is None else f"{error.type}: {error.message}",
+        error=None if error is None else error_line(error),
         unique=None if ticket.unique is None else ticket.unique.name,
         priority=ticket.priority,
         snoozes=ticket.snoozes,
@@ -82,11 +83,24 @@ def attempt_info(row: AttemptRow) -> AttemptInfo:
         started_at=datetime_of(row.started_ms),
         ended_at=datetime_of(row.ended_ms) if row.ended_ms else None,
         fence=row.fence,
-        outcome=cast("AttemptOutcome", row.outcome),
+        outcome=outcome_of(row.outcome, error),
         error_type=None if error is None else error.type,
         error=None if error is None else error.message,
         traceback=(error.traceback or None) if error is not None else None,
     )
+
+
+def outcome_of(outcome: str, error: ErrorText | None) -> AttemptOutcome:
+    """The word for how an attempt ended. The record of one that asked for another is that of any
+    other that failed: what it raised tells. Names of other libraries' types have a module."""
+    if outcome == "error" and error is not None and error.type == RetryAfter.__name__:
+        return "retry_after"
+    return cast("AttemptOutcome", outcome)
+
+
+def error_line(error: ErrorText) -> str:
+    """`ValueError: no`; of an error without a message its type alone."""
+    return f"{error.type}: {error.message}" if error.message else error.type
 
 
 def attempt_infos(rows: Sequence[AttemptRow]) -> list[AttemptInfo]:

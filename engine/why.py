@@ -12,7 +12,7 @@ from parkade.durations import datetime_of
 from parkade.guards import Hold
 from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED, PENDING, RUNNING
 from parkade.shard.ticket import Ticket, format_id
-from parkade.showing import state_name
+from parkade.showing import error_line, state_name
 from parkade.views import Why
 from parkade.wording import count_text, span_text
 
@@ -137,7 +137,7 @@ def _ended(ticket: Ticket, now_ms: int) -> str:
         return f"expired {ago}: not started within {span_text(expires_ms)} of being due"
     assert ticket.state == DEAD, ticket.state
     tries = "1 attempt" if ticket.attempts == 1 else f"{ticket.attempts} attempts"
-    error = "" if ticket.error is None else f": {ticket.error.type}: {ticket.error.message}"
+    error = "" if ticket.error is None else f": {error_line(ticket.error)}"
     doubt = "; it may have happened" if ticket.maybe_applied else ""
     return f"dead {ago} after {tries} ({ticket.why}){error}{doubt}"
 
@@ -148,7 +148,7 @@ def _scheduled(ticket: Ticket, now_ms: int) -> str:
         return f"due in {wait}"
     text = f"attempt {ticket.attempts + 1} in {wait}"
     if ticket.error is not None:
-        text += f"; the last one ended with {ticket.error.type}: {ticket.error.message}"
+        text += f"; the last one ended with {error_line(ticket.error)}"
     elif ticket.snoozes:
         text += f"; snoozed {ticket.snoozes} times"
     return text

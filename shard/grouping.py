@@ -26,6 +26,7 @@ _PARTICULAR: Final = re.compile(
     | (?<![0-9A-Za-z])0[xX][0-9a-fA-F]+
     | (?<![0-9A-Za-z])\d++(?:[.:]\d++)*+(?![0-9A-Za-z])
     | (?<![0-9A-Za-z])(?=[a-fA-F]{0,64}[0-9])[0-9a-fA-F]{6,}(?![0-9A-Za-z])
+    | (?<![0-9A-Za-z])(?=[A-Za-z]{0,64}[0-9])[0-9A-Za-z]{16,}+(?![0-9A-Za-z])
     | \d+(?:[.:]\d+)*
     """,
     re.VERBOSE,
@@ -34,8 +35,9 @@ _LISTED: Final = re.compile(r"(?:'#'|#)(?:[,;] ?(?:'#'|#))+")
 
 
 def shape_of(message: str) -> str:
-    """The message with every number, hexadecimal id, UUID and quoted part as `#`, lists of such as
-    one, on one line of at most 200 characters. The shape of a shape is itself."""
+    """The message with every number, id and quoted part as `#`, lists of such as one, on one line
+    of at most 200 characters. An id is a UUID, a hexadecimal one, or 16 and more letters and digits
+    with a digit among them, as those of tickets. The shape of a shape is itself."""
     while True:
         words = " ".join(message[:_READ_CHARS_MAX].split())
         shape = _LISTED.sub("#", _PARTICULAR.sub(_masked, words))[:SHAPE_CHARS_MAX]

@@ -7,6 +7,8 @@ start is Before a start. A table of functions by kind of outcome is at the end.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from parkade.shard.commands import (
     Answer,
     LostItem,
@@ -27,6 +29,7 @@ from parkade.store.record import (
     Buried,
     Cancelled,
     Completed,
+    ErrorText,
     Expired,
     Late,
     Record,
@@ -230,9 +233,16 @@ def _settle_snooze(ticket: Ticket, outcome: Outcome, times: Times) -> Record:
     if ticket.cancel_reason is not None:
         return _cancel(ticket, outcome, times, False)
     if ticket.snoozes >= outcome.max_snoozes:
-        return _bury(ticket, outcome, times, "exhausted", False)
+        weary = msgspec.structs.replace(outcome, error=_too_often(ticket, outcome))
+        return _bury(ticket, weary, times, "exhausted", False)
     due_ms = due_after(times.now_ms, outcome.wait_ms)
     return Snoozed(ticket.serial, ticket.fence, times.now_ms, due_ms, outcome.reason, outcome.born)
+
+
+def _too_often(ticket: Ticket, outcome: Outcome) -> ErrorText:
+    """A snooze is no error; that it was one too many is what the ticket died of."""
+    text = f"put off once more after {ticket.snoozes} times, which is max_snoozes"
+    return ErrorText("Snooze", f"{text}: {outcome.reason}" if outcome.reason else text)
 
 
 def _settle_cancelled(ticket: Ticket, outcome: Outcome, times: Times) -> Record:

@@ -460,9 +460,7 @@ def test_every_outcome_says_its_level_and_its_fields(
     assert levels == ["DEBUG", "DEBUG", "INFO", "INFO", "WARNING", "WARNING"]
     record = caplog.records[4]
     assert record.name == "parkade.attempt"
-    assert record.getMessage() == (
-        f"charge {ID} attempt 2 failed: ValueError: no; next in 5 s if one is left"
-    )
+    assert record.getMessage() == (f"charge {ID} attempt 2 failed: ValueError: no; next in 5 s")
     fields = record.__dict__
     assert (fields["ticket_id"], fields["task"], fields["attempt"]) == (ID, "charge", 2)
     assert (fields["target"], fields["duration_s"]) == ("psp", 1.5)

@@ -169,8 +169,10 @@ def test_snoozes_are_free_up_to_their_bound() -> None:
         assert verdict.records == [expected]
         assert (rig.head(serial).attempts, rig.head(serial).snoozes) == (0, nth + 1)
         rig.run(serial)
-    rig.settle(serial, "snooze", max_snoozes=3)
+    rig.settle(serial, "snooze", max_snoozes=3, reason="not yet")
     assert (rig.head(serial).state, rig.head(serial).why) == (DEAD, "exhausted")
+    text = "put off once more after 3 times, which is max_snoozes: not yet"
+    assert rig.head(serial).error == ErrorText("Snooze", text)
     assert rig.outcomes(serial) == ["snoozed", "snoozed", "snoozed", "error"]
 
 
