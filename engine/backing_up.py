@@ -32,7 +32,7 @@ from parkade.store.record import Leased
 from parkade.translating import opening_error, shard_error
 from parkade.verifying import verify_parts
 
-__all__ = ["Copied", "back_up", "copied_directory", "held_still", "raise_lease", "restore"]
+__all__ = ["Copied", "back_up", "copied_directory", "held_still", "lease_ahead", "restore"]
 
 LOOKS_MAX = 5
 SUFFIX = ".partial"
@@ -251,12 +251,16 @@ def raise_lease(disk: Disk, path: str, manifest: Manifest) -> None:
     house = House.open(disk, identity, sizing=Sizing(), entropy=os.urandom)
     try:
         now_ms = SystemClock().now_ms()
-        ahead = (now_ms << 20) + 2 * SERIAL_LEASE
-        house.append([Leased(max(house.state.lease_until, ahead))])
+        house.append([Leased(max(house.state.lease_until, lease_ahead(now_ms)))])
         house.checkpoint(now_ms=now_ms, settled_ms=house.store.settled_ms)
     finally:
         house.close(is_clean=True)
     disk.unlink(f"{path}/house/store/{LOCK_FILE}")
+
+
+def lease_ahead(now_ms: int) -> int:
+    """A serial behind all that an engine whose clock is right has leased by now."""
+    return (now_ms << 20) + 2 * SERIAL_LEASE
 
 
 def _verified(disk: Disk, source: str, partial: str, manifest: Manifest, *, deep: bool) -> int:

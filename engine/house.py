@@ -31,7 +31,7 @@ from parkade.store.record import (
 )
 from parkade.store.snapshot import Snapshot
 
-__all__ = ["HOUSE_NUMBER", "House", "HouseState", "read_state"]
+__all__ = ["HOUSE_NUMBER", "House", "HouseState", "decode_state", "read_state"]
 
 HOUSE_NUMBER = 0xFFFF_FFFF  # stands where a shard's number stands, in every file of it
 _STATE_ROW = 0
@@ -189,6 +189,11 @@ def read_state(snapshot: Snapshot) -> HouseState:
         if is_from_later_version(error):
             raise FormatTooNew(snapshot.path, FORMAT + 1, FORMAT) from error
         raise Damage(snapshot.path, 0, f"the row of the house is none: {error}") from error
+
+
+def decode_state(row: bytes) -> HouseState:
+    """The state as a row of the store has it. Raises `msgspec.MsgspecError`."""
+    return _decode(row)
 
 
 def _recover(journal: Journal, store: Parked) -> HouseState:

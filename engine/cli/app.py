@@ -16,6 +16,7 @@ from parkade.cli.changing import cancel, pause, reschedule, resume, run_now, sub
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
 from parkade.cli.listing import ls
+from parkade.cli.repair import repair
 from parkade.cli.reshard import reshard
 from parkade.cli.run import run
 from parkade.cli.showing import show
@@ -73,7 +74,7 @@ _commands = (
     *(status, ls, show, why),
     *(submit, cancel, run_now, reschedule, pause, resume, dead),
     *(tail, run, verify, demo),
-    *(backup, restore, reshard),
+    *(backup, restore, repair, reshard),
 )
 for _command in _commands:
     cli.add_command(_command)
