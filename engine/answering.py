@@ -32,6 +32,8 @@ class Answering:
             self._stop_waiting(asked.serial)
             return
         found = inquiring.answer(shard.core, asked, loaded, shard.host.settled_ms)
+        if found is None and shard.arrivals.holds(ask):
+            return
         if isinstance(found, Need):
             shard.waiting.append((ask, found))
         elif isinstance(found, NotEnded):

@@ -153,7 +153,8 @@ class Ask:
     """One thing asked of one shard. The answer goes to `slot` of a waiter, or to `then`."""
 
     __slots__ = (
-        "asked", "births_bytes", "door_bytes", "due_count", "size", "slot", "then", "waiter",
+        "asked", "births_bytes", "door_bytes", "due_count", "has_waited", "size", "slot", "then",
+        "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +176,7 @@ class Ask:
         self.births_bytes = 0  # how many of them for what it brings forth
         self.door_bytes = door_bytes  # held against the door's bound until it is decided
         self.due_count = due_count  # tickets that were let in as due
+        self.has_waited = False  # for what was on its way to the shard
 
     @property
     def is_abandoned(self) -> bool:

@@ -8,7 +8,7 @@ what comes a second time is passed over. Entries for a shard that is not open wa
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parkade import limits
 from parkade.asks import Ask
@@ -21,7 +21,22 @@ from parkade.submitting import draft_bytes
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
 
-__all__ = ["Handing"]
+__all__ = ["Handing", "Left"]
+
+
+class Left(NamedTuple):
+    """Entries for a receiver that have not arrived: those in memory by serial, the first of them,
+    and whether there are more behind them."""
+
+    places: dict[int, Place]
+    first: Place
+    has_more: bool
+
+    def may_have(self, serial: int, place: Place) -> bool:
+        """Whether the ticket may be one of them, from before that place."""
+        if serial in self.places:
+            return self.places[serial] < place
+        return self.has_more and self.first < place
 
 
 class Handing:
@@ -54,6 +69,18 @@ class Handing:
             if self._arrived.get(receiver, NO_PLACE) < place and self._receiver(receiver)
         }
         return bool(self._from_before)
+
+    @property
+    def durable_place(self) -> Place:
+        """Behind all entries whose cause may have been told to anybody by now."""
+        return Place(self._core.epoch, self._shard.durable_lsn + 1, 0)
+
+    def left_for(self, receiver: int) -> "Left":
+        """What has not arrived there yet."""
+        outbox, arrived = self._core.outbox, self._arrived.get(receiver, NO_PLACE)
+        window = outbox.windows.get(receiver, {})
+        left = {draft.serial: place for place, draft in window.items() if place > arrived}
+        return Left(left, next(iter(left.values()), NO_PLACE), receiver in outbox.beyond)
 
     def next_ms(self) -> int | None:
         """When, on the monotonic clock, to try again what failed."""
@@ -130,10 +157,17 @@ class Handing:
                 self._retry_at_ms[number] = shard.host.mono_ms + limits.HAND_RETRY_MS
                 return
             self._arrived[number] = last
+            self._stir(number)
             shard.put(Ask(Hand(number, last), size=limits.OUTCOME_BYTES))
             self.step()
 
         return then
+
+    def _stir(self, number: int) -> None:
+        """Somebody may wait there for what has arrived."""
+        receiver = self._receiver(number)
+        if receiver is not None and receiver.arrivals.is_awaited:
+            receiver.is_stirred = True
 
     def _refill(self, number: int) -> None:
         if number in self._reading:
@@ -146,6 +180,7 @@ class Handing:
             self._reading.discard(number)
             if not shard.is_stale(got.snapshot_commit):
                 self._core.outbox.refill(number, got.entries, is_end=got.is_end)
+                self._stir(number)
             self.step()
 
         shard.read(lambda: reader.outbox(number, after, limits.OUTBOX_READ_MAX), done)

@@ -338,6 +338,7 @@ class Host:
 
     def shard_failed(self, shard: ShardHost) -> None:
         self.attempts.shard_failed(shard)
+        self._stir_awaiting()
 
     def shard_recovered(self, shard: ShardHost) -> None:
         self.feed.look_again()
@@ -348,11 +349,17 @@ class Host:
         """Every shard begins again with what it has for this one; None: with all that it has. Until
         what was there before has arrived nothing is started: order within a key rests on it."""
         self._is_handing_over = True
+        self._stir_awaiting()
         for other in self.open_shards():
             if shard is None or other is shard:
                 other.handing.step()
             else:
                 other.handing.restart(shard.number)
+
+    def _stir_awaiting(self) -> None:
+        """What a shard waits for may not come any more, or be here."""
+        for shard in self.open_shards():
+            shard.is_stirred = shard.is_stirred or shard.arrivals.is_awaited
 
     def shard(self, number: int) -> ShardHost | None:
         return self.shards[number] if 0 <= number < len(self.shards) else None

@@ -57,7 +57,7 @@ class ShardHost:
         self.error: BaseException | None = None
         self.asks: deque[Ask] = deque()
         self.submits: deque[Ask] = deque()
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(self)
         self.awaiting: dict[int, list[Ask]] = {}
         self._answering = Answering(self)
         self.quarantined: set[int] = set()
@@ -122,6 +122,11 @@ class ShardHost:
     def is_open(self) -> bool:
         return self.status == OPEN
 
+    @property
+    def is_served(self) -> bool:
+        """Whether it is open, or will be again by itself."""
+        return self.status == OPEN or (self.status == RECOVERING and hasattr(self, "core"))
+
     # --------------------------------------------------------------------------------- turn
 
     def put(self, ask: Ask) -> None:
@@ -132,7 +137,7 @@ class ShardHost:
         elif type(ask.asked) in BOUNDED:
             self.submits.append(ask)
         elif type(ask.asked) is Deliver:
-            self.arrivals.put(ask)
+            self.arrivals.queue.append(ask)
         else:
             self.asks.append(ask)
 
@@ -243,6 +248,7 @@ class ShardHost:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
         self._is_waiting = False
         takes_new = self.takes_submits
+        self.asks.extend(self.arrivals.take_answerable())
         for queue, is_taken in (
             (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, takes_new),
         ):  # fmt: skip
@@ -258,8 +264,6 @@ class ShardHost:
         """Answers, or sets aside, one ask; an error in deciding fails it alone."""
         self.is_stirred = True
         asked, host = ask.asked, self.host
-        if self.arrivals.holds(ask):
-            return
         try:
             if isinstance(asked, Inquiry):
                 self._answering.inquire(ask, asked, loaded)
@@ -271,6 +275,8 @@ class ShardHost:
             return
         if verdict.need is not None:
             self.waiting.append((ask, verdict.need))
+            return
+        if not verdict.records and self.arrivals.holds(ask, verdict.answers):
             return
         births = births_bytes(verdict.records)
         if births > ask.births_bytes:
@@ -286,7 +292,6 @@ class ShardHost:
             if self.stop_attempt is not None and type(asked) is not Submit:
                 self._stop_attempts(self.stop_attempt, asked, verdict)
             self.hold(ask, verdict.answers)
-            self.asks.extendleft(reversed(self.arrivals.release(ask)))
         else:
             self.fail_one(ask, self._refusal())
 
@@ -459,7 +464,7 @@ class ShardHost:
     def refuse(self, error: BaseException) -> None:
         """Serves no more: whoever asks is answered with the reason; the other shards go on."""
         self.host.report(f"shard {self.number:02d} is closed", error)
-        was_served = self.status in (OPEN, RECOVERING) and hasattr(self, "core")
+        was_served = self.is_served
         self.status, self.error = REFUSED, error
         asks, held = self._undecided(), list[Ask]()
         if was_served:
@@ -510,7 +515,6 @@ class ShardHost:
     def fail_one(self, ask: Ask, failure: BaseException) -> None:
         """Undecided no more. Nobody else is kept from an answer by what this one's asker does."""
         self.host.decided(ask)
-        self.asks.extendleft(reversed(self.arrivals.release(ask)))
         try:
             ask.fail(failure, self.host.wakeups)
         except Exception as error:

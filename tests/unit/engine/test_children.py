@@ -1,9 +1,11 @@
 """Children: what a handler submits with its outcome, and that exists exactly when that does."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit.engines import make
 from parkade import (
     Ambiguous,
     Attempt,
@@ -14,6 +16,8 @@ from parkade import (
     RetryAfter,
     Snooze,
     Ticket,
+    TicketFailed,
+    UnknownTicket,
     Unsafe,
     WaitInsideAttempt,
 )
@@ -232,3 +236,55 @@ def test_whoever_hears_of_the_end_finds_the_children_on_their_way(tmp_path: Any)
         parents: list[Ticket[str]] = [parent.submit(n) for n in range(40)]
         found = [child.ticket(ticket.result("20s")).result("20s") for ticket in parents]
         assert found == list(range(40))
+
+
+@pytest.mark.parametrize("ask", ["info", "cancel", "reschedule", "result"])
+def test_the_last_of_a_thousand_children_is_known_as_soon_as_its_parent_is_done(
+    tmp_path: Path, ask: str
+) -> None:
+    """More than a window of the outbox holds, and than one batch brings."""
+    with make(tmp_path / "data") as engine:
+
+        @engine.task
+        def child(n: int) -> int:
+            return n
+
+        @engine.task
+        def parent(attempt: Attempt) -> list[str]:
+            kind = child.options(key="busy", delay=None if ask == "result" else "1h")
+            return [attempt.submit(kind.call(n)).id for n in range(1_000)]
+
+        last = child.ticket(parent.submit().result("20s")[-1])
+        if ask == "info":
+            assert last.info().state == "scheduled"
+        elif ask == "cancel":
+            assert last.cancel() == "cancelled"
+        elif ask == "reschedule":
+            assert last.reschedule(delay="2h")
+        else:
+            assert last.result("20s") == 999
+
+
+def test_an_id_that_nobody_made_is_unknown_also_while_children_are_on_their_way(
+    tmp_path: Path,
+) -> None:
+    with make(tmp_path / "data") as engine:
+        ids: list[str] = []
+
+        @engine.task
+        def child(n: int) -> int:
+            return n
+
+        @engine.task(retry=None)
+        def parent(attempt: Attempt, is_done: bool) -> None:
+            later = child.options(key="busy", delay="1h")
+            ids.extend(attempt.submit(later.call(n)).id for n in range(1_000))
+            if not is_done:
+                raise ValueError("no children")
+
+        with pytest.raises(TicketFailed):
+            parent.submit(False).result("20s")
+        parent.submit(True).result("20s")
+        with pytest.raises(UnknownTicket):
+            engine.ticket(ids[999]).info()
+        assert engine.ticket(ids[1_999]).info().state == "scheduled"
