@@ -65,7 +65,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races simulation simulate stories rest load table bench soak coverage dist format \
+	recovery races simulation simulate sabotage stories rest load table bench soak coverage dist format \
 	clean
 
 help: ## this list
@@ -131,6 +131,10 @@ WORKERS ?= 2
 simulate: $(READY) ## the same, longer (SEEDS=2000), or one history again (SEED=17); no time limit
 	@$(PYTEST) -s tests/simulation/test_simulation.py --workers=$(WORKERS) \
 		$(if $(SEED),--seed=$(SEED),--seeds=$(SEEDS))
+
+FAULT ?=
+sabotage: $(READY) ## deliberate faults, one at a time, each until the simulator catches it
+	@PYTHONPATH=tests $(BIN)/python -m simulation.sabotage "$(FAULT)" $(WORKERS)
 
 rest: $(READY)
 	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")

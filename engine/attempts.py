@@ -26,6 +26,7 @@ from parkade.shard.commands import (
     Start,
     StartItem,
 )
+from parkade.shard.states import PENDING
 from parkade.shard.ticket import Ticket
 from parkade.submitting import draft_bytes
 
@@ -192,7 +193,10 @@ class Attempts:
             for serial, body in zip(serials, got, strict=True):
                 if body.is_damaged or (body.body is None and not stale):
                     self._release(shard.number, serial)
-                    shard.quarantine(serial)
+                    ticket = shard.core.hot.get(serial)
+                    # One that has ended meanwhile has lost its payload by that.
+                    if body.is_damaged or (ticket is not None and ticket.state == PENDING):
+                        shard.quarantine(serial)
                 elif stale:
                     again.append(serial)
                 else:

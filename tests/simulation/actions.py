@@ -67,6 +67,8 @@ def _draft(world: World, random: Random) -> Submitted:
     assert world.runtime is not None
     now_ms = world.clock.wall_ms
     serial = world.runtime.serials.take(1, now_ms)
+    assert serial not in world.given or world.has_lost_told, ("given out twice", serial)
+    world.given.add(serial)
     task = random.choice(("t", "t", "u"))
     key = random.choice((None, None, None, *KEYS))
     claim, part = None, part_of_serial(serial)
@@ -339,7 +341,7 @@ def stop(world: World, random: Random) -> None:
 
 
 FLUSHES: Final = ("pwrite_durable", "fdatasync", "fsync_directory")
-FAILING: Final = ("pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
+FAILING: Final = ("pread", "pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
                   "fsync_directory", "open")  # fmt: skip
 
 

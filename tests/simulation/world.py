@@ -115,6 +115,7 @@ class World:
         self.asked_at: dict[int, list[int]] = {}
         self.troubles: list[tuple[str, BaseException | None]] = []
         self.known: dict[int, int] = {}  # serial -> part, of what was acknowledged
+        self.given: set[int] = set()  # every serial that was ever given out to submit with
         self.paused: set[str] = set()  # by what was acknowledged; None: not known
         self.unsure: set[str] = set()
         self.settled = SettledWatch(self.clock.wall_ms)

@@ -1,8 +1,8 @@
 """A ticket in hand: chosen, with its place, and not started yet."""
 
-from kit.laws import HOUR_MS, steps
+from kit.laws import HOUR_MS, send_checkpoint, steps
 from kit.stepped import Stepped, stepped
-from parkade.shard.commands import Reschedule
+from parkade.shard.commands import Cancel, Reschedule
 
 
 def take_in_hand(shard: Stepped) -> int:
@@ -32,3 +32,16 @@ def test_a_ticket_that_is_rescheduled_in_hand_has_one_place() -> None:
         shard.settle(shard.handlers.alive[serial])
         shard.run()
         assert shard.attempts.running == 0
+
+
+def test_a_ticket_that_ends_in_hand_is_not_taken_for_damaged() -> None:
+    with stepped() as shard:
+        serial = take_in_hand(shard)
+        shard.ask(Cancel(serial))
+        steps(shard, "turn, io, hear io")
+        send_checkpoint(shard)
+        steps(shard, "writer, io, hear io")  # its payload is read from behind the commit
+        assert not shard.shard.quarantined
+        shard.run()
+        assert shard.attempts.running == 0
+        assert shard.witness.model.tickets[serial].state == 4

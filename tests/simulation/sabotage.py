@@ -1,0 +1,367 @@
+"""Small deliberate faults, each switched on alone: the simulator must catch every one of them.
+
+    make sabotage                all of them, each until it is caught; prints within how many seeds
+    make sabotage FAULT=name     that one
+
+Most are those that the laws of single rules are held against (tests/stateful, tests/fault), so each
+is caught by a named test as well; the rest are of what lies between shards, and named here.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+import pytest
+
+from fault import test_journal_rules as journal_rules
+from parkade.admission import Admission
+from parkade.asks import Ask
+from parkade.attempts import Attempts
+from parkade.guards import Guards
+from parkade.handing import Handing
+from parkade.host import Host
+from parkade.levers import Levers
+from parkade.runtime import Runtime
+from parkade.shard.apply import Applying
+from parkade.shard.births import Births
+from parkade.shard.commands import Hand
+from parkade.shard.outbox import Outbox
+from parkade.store.journal import Journal
+from simulation.history import history_of, run
+from stateful import test_sabotage as host_rules
+from stateful import test_sabotage_bookmarks as bookmark_rules
+from stateful import test_sabotage_retention as retention_rules
+from stateful import test_sabotage_store as store_rules
+from stateful import test_shard_rules as placement_rules
+from stateful import test_shard_store_rules as memory_rules
+
+__all__ = ["FAULTS", "Fault", "caught_within"]
+
+SEEDS_MAX = 300
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+class Fault(NamedTuple):
+    """`caught_by`: the test that notices it without a simulator."""
+
+    name: str
+    broken: Break
+    caught_by: str
+
+
+# ------------------------------------------------------------------ attempts and what they hold
+
+
+def the_fence_lowered_by_a_revive(patch: pytest.MonkeyPatch) -> None:
+    revived = Applying._revived
+
+    def lowered(self: Applying, record: Any) -> None:
+        revived(self, record)
+        ticket = self.memory.hot.get(record.serial)
+        if ticket is not None:
+            ticket.fence = 0
+
+    patch.setattr(Applying, "_revived", lowered)
+
+
+def a_suspect_counted_in_company(patch: pytest.MonkeyPatch) -> None:
+    lost_item = Attempts._lost_item
+    patch.setattr(Attempts, "_lost_item", lambda self, ticket, suspects: lost_item(self, ticket, 1))
+
+
+def suspects_side_by_side(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Admission, "suspect_running", property(lambda _: None, lambda _, value: None))
+
+
+def a_permit_freed_before_the_attempt_ends(patch: pytest.MonkeyPatch) -> None:
+    begin = Attempts._run
+
+    def early(self: Attempts, shard: Any, serial: int, fence: int, payload: bytes) -> None:
+        begin(self, shard, serial, fence, payload)
+        attempt = self._attempts.get((shard.number, serial))
+        if attempt is not None and attempt.permit is not None:
+            permit, attempt.permit = attempt.permit, None
+            self.admission.release(permit, shard.host.now_ms)
+
+    patch.setattr(Attempts, "_run", early)
+
+
+def a_permit_never_freed_when_its_start_is_refused(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: Attempts, number: int, serial: int) -> None:
+        self._attempts.pop((number, serial), None)
+
+    patch.setattr(Attempts, "_release", forget)
+
+
+def a_zombie_without_a_place(patch: pytest.MonkeyPatch) -> None:
+    end = Attempts._end
+
+    def ended(self: Attempts, number: int, outcome: Any) -> None:
+        end(self, number, outcome)
+        zombie = self._zombies.get(outcome.serial)
+        if zombie is not None and zombie.permit is not None:
+            permit, zombie.permit = zombie.permit, None
+            self.admission.release(permit, self._shards[number].host.now_ms)
+
+    patch.setattr(Attempts, "_end", ended)
+
+
+def a_ticket_started_beside_its_zombie(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Attempts, "is_outlived", lambda self, serial: False)
+
+
+def limits_that_nobody_asks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Guards, "_limit", lambda self, scope, quotas, mono_ms: None)
+
+
+def a_shard_that_recovers_loses_its_attempts(patch: pytest.MonkeyPatch) -> None:
+    failed = Attempts.shard_failed
+
+    def forgotten(self: Attempts, shard: Any) -> None:
+        failed(self, shard)
+        for key in [key for key in self._attempts if key[0] == shard.number]:
+            self._release(*key)
+
+    patch.setattr(Attempts, "shard_failed", forgotten)
+
+
+# ------------------------------------------------------------------ between shards
+
+
+def an_entry_dropped_when_it_is_sent(patch: pytest.MonkeyPatch) -> None:
+    send = Handing._send
+
+    def sent(self: Handing, number: int) -> None:
+        window = list(self._core.outbox.windows.get(number, ()))
+        was_idle = number not in self._under_way
+        send(self, number)
+        if was_idle and number in self._under_way:
+            self._shard.put(Ask(Hand(number, window[-1]), size=200))
+
+    patch.setattr(Handing, "_send", sent)
+
+
+def entries_sent_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    batch = Handing._batch
+
+    def early(self: Handing, number: int) -> Any:
+        shard = self._shard
+        durable_lsn, shard.durable_lsn = shard.durable_lsn, 1 << 62
+        try:
+            return batch(self, number)
+        finally:
+            shard.durable_lsn = durable_lsn
+
+    patch.setattr(Handing, "_batch", early)
+
+
+def entries_sent_backwards(patch: pytest.MonkeyPatch) -> None:
+    batch = Handing._batch
+
+    def backwards(self: Handing, number: int) -> Any:
+        entries, size = batch(self, number)
+        return entries[::-1], size
+
+    patch.setattr(Handing, "_batch", backwards)
+
+
+def what_was_taken_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Outbox, "take", lambda self, sender, place: None)
+
+
+def a_sender_that_does_not_begin_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Handing, "restart", lambda self, receiver: None)
+
+
+def births_for_others_forgotten(patch: pytest.MonkeyPatch) -> None:
+    complete = Births._with
+
+    def at_home_only(self: Births, record: Any, drafts: Any) -> Any:
+        return complete(self, record, [draft for draft in drafts if self.is_home(draft)])
+
+    patch.setattr(Births, "_with", at_home_only)
+
+
+# ------------------------------------------------------------------ time and the house
+
+
+def the_wall_clock_for_the_settled_one(patch: pytest.MonkeyPatch) -> None:
+    read = Host._read_clocks
+
+    def believing(self: Host) -> None:
+        read(self)
+        self.settled_ms = self.now_ms
+        self._settled_clock._settled = self.now_ms  # type: ignore[assignment]
+
+    patch.setattr(Host, "_read_clocks", believing)
+
+
+def serials_given_out_without_a_lease(patch: pytest.MonkeyPatch) -> None:
+    def lease(self: Runtime) -> None:
+        self.serials.extend(self.serials.next_lease(self.clock.now_ms()))
+
+    patch.setattr(Runtime, "_lease", lease)
+
+
+def pauses_told_and_not_written(patch: pytest.MonkeyPatch) -> None:
+    def change(self: Levers, records: Any, apply: Callable[[], None]) -> None:
+        self._host.call(apply)
+
+    patch.setattr(Levers, "change", change)
+
+
+def trips_told_and_not_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Levers, "note_breakers", lambda self, names: None)
+
+
+# ------------------------------------------------------------------ the journal
+
+
+def _journal(kind: type[Journal]) -> Break:
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("parkade.opening.Journal", kind)
+        patch.setattr("parkade.house.Journal", kind)
+
+    return broken
+
+
+class GivesEachSegmentTheSameSalt(Journal):
+    """Draws one salt for all."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._entropy = bytes
+
+
+STATEFUL = "tests/stateful/test_"
+JOURNAL = "tests/fault/test_journal_rules.py::test_a_journal_that_breaks_the_rule_is_caught_by_its_law"
+NOTICED = "py::test_a_rule_that_is_broken_is_noticed"
+
+
+def _of(module: Any, file: str, breaks: Sequence[Break]) -> list[Fault]:
+    return [
+        Fault(f"{broken.__name__} ({file})", broken, f"{STATEFUL}{file}.{NOTICED}")
+        for broken in breaks
+    ]
+
+
+FAULTS: list[Fault] = [
+    *_of(host_rules, "sabotage", [
+        host_rules.answered_at_once,
+        host_rules.an_append_that_cannot_fail,
+        host_rules.segments_that_go_when_the_commit_is_sent,
+        host_rules.a_tail_cut_before_its_last_frame,
+        host_rules.the_next_lsn_of_the_journal_alone,
+        host_rules.whole_frames_applied,
+        host_rules.a_replay_that_loads_nothing,
+        host_rules.running_tickets_left_in_the_store,
+        host_rules.the_wall_clock_saved_as_settled,
+    ]),
+    *_of(store_rules, "sabotage_store", [
+        store_rules.counters_of_another_moment,
+        store_rules.tickets_changed_in_place,
+        store_rules.a_commit_sent_ahead_of_the_journal,
+        store_rules.completed_when_it_is_sent,
+        store_rules.the_dirty_evicted,
+        store_rules.no_tombstones,
+        store_rules.old_pages_taken,
+        store_rules.old_sweeps_taken,
+        store_rules.the_flight_forgotten,
+        store_rules.a_failed_commit_believed,
+        store_rules.a_horizon_that_is_a_time,
+        store_rules.the_overlay_emptied_at_the_cut,
+        store_rules.every_entry_taken_from_the_agenda,
+    ]),
+    *_of(placement_rules, "shard_rules", [
+        placement_rules.whatever_a_timer_names_fires,
+        placement_rules.a_horizon_that_is_never_lowered,
+        placement_rules.an_open_that_begins_at_now,
+        placement_rules.a_ticket_met_early_counts_as_unchanged,
+        placement_rules.a_window_that_takes_in_whatever_comes,
+        placement_rules.a_key_that_stops_nobody,
+        placement_rules.a_key_that_is_not_handed_on,
+    ]),
+    *_of(memory_rules, "shard_store_rules", [
+        memory_rules.any_ticket_deletes_the_row_of_its_name,
+        memory_rules.the_store_asked_before_the_flight,
+        memory_rules.every_read_counts_as_fresh,
+    ]),
+    *_of(bookmark_rules, "sabotage_bookmarks", [
+        bookmark_rules.any_fence_will_do,
+        bookmark_rules.a_merge_without_it,
+        bookmark_rules.rows_that_nobody_deletes,
+    ]),
+    *_of(retention_rules, "sabotage_retention", [retention_rules.age_by_the_wall_clock]),
+    *(
+        Fault(kind.__name__, _journal(kind), f"{JOURNAL}[...{kind.__name__}...]")
+        for kind in (
+            journal_rules.AppendsBehindTheGarbage,
+            journal_rules.CutsNothing,
+            journal_rules.KnowsNoProof,
+            journal_rules.TakesAReadErrorForTheEnd,
+            journal_rules.TrustsAFailedSyncsPages,
+            journal_rules.TrustsThePageCache,
+            journal_rules.TriesAgainOnTheSameDescriptor,
+            journal_rules.NeverSyncsItsDirectory,
+            journal_rules.DropsTooMuch,
+            journal_rules.ForgetsAFailedDirectorySync,
+            GivesEachSegmentTheSameSalt,
+        )
+    ),
+]  # fmt: skip
+
+BETWEEN: dict[Break, str] = {
+    the_fence_lowered_by_a_revive: "",
+    a_suspect_counted_in_company: "",
+    suspects_side_by_side: "",
+    a_permit_freed_before_the_attempt_ends: "",
+    a_permit_never_freed_when_its_start_is_refused: "",
+    a_zombie_without_a_place: "",
+    a_ticket_started_beside_its_zombie: "",
+    limits_that_nobody_asks: "",
+    a_shard_that_recovers_loses_its_attempts: "",
+    an_entry_dropped_when_it_is_sent: "",
+    entries_sent_before_they_are_durable: "",
+    entries_sent_backwards: "",
+    what_was_taken_is_forgotten: "",
+    a_sender_that_does_not_begin_again: "",
+    births_for_others_forgotten: "",
+    the_wall_clock_for_the_settled_one: "",
+    serials_given_out_without_a_lease: "",
+    pauses_told_and_not_written: "",
+    trips_told_and_not_written: "",
+}
+FAULTS += [Fault(broken.__name__, broken, test) for broken, test in BETWEEN.items()]
+
+
+def caught_within(name: str, seeds_max: int = SEEDS_MAX) -> tuple[int | None, str]:
+    """Within how many seeds the fault is caught, and how that reads; None: it is not."""
+    fault = next(fault for fault in FAULTS if fault.name == name)
+    for seed in range(seeds_max):
+        with pytest.MonkeyPatch.context() as patch:
+            fault.broken(patch)
+            try:
+                run(history_of(seed))
+            except Exception as error:
+                first: BaseException = error
+                while first.__cause__ is not None:
+                    first = first.__cause__
+                return seed + 1, f"{type(first).__name__} {first}"[:90].replace("\n", " ")
+    return None, ""
+
+
+def main(chosen: str, workers: int) -> int:
+    """Prints the table; how many were not caught."""
+    names = [fault.name for fault in FAULTS if chosen in fault.name]
+    missed = 0
+    with ProcessPoolExecutor(workers) as pool:
+        for name, (count, how) in zip(names, pool.map(caught_within, names), strict=True):
+            missed += count is None
+            print(f"{'-' if count is None else count:>5}  {name}: {how}", flush=True)
+    print(f"{len(names)} faults, {missed} not caught")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "", int((sys.argv[2:] or ["2"])[0])))
