@@ -341,8 +341,10 @@ def stop(world: World, random: Random) -> None:
 
 
 FLUSHES: Final = ("pwrite_durable", "fdatasync", "fsync_directory")
-FAILING: Final = ("pread", "pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
-                  "fsync_directory", "open")  # fmt: skip
+FAILING: Final = (
+    "pread", "pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
+    "fsync_directory", "open",
+)  # fmt: skip
 
 
 def disk_fails(world: World, random: Random) -> None:

@@ -48,8 +48,9 @@ class Rot:
         world, flip = self._world, self._flip
         if flip is not None:
             self._flip = None
-            image = world.disk.image(self._journal(flip.shard))
-            if image == flip.image:
+            # A write that had not reached the disk may have, or the file is gone.
+            found = world.disk.image(self._journal(flip.shard)).get(flip.path, b"")
+            if found[flip.offset : flip.offset + 1] == flip.image[flip.path][flip.offset :][:1]:
                 world.disk.flip(flip.path, flip.offset, flip.bit)
         if self._is_wanted and world.durability == "disk":
             self._is_wanted = False
@@ -82,6 +83,8 @@ class Rot:
         for host in world.hosts():
             if host.status == "refused" and isinstance(host.error, Damage):
                 assert flip is not None and flip.shard == host.number, ("refused", host.error)
+                image = world.disk.image(self._journal(flip.shard))
+                assert image == flip.image, "what is damaged is not touched"
                 world.counts["damaged shards"] += 1
         if flip is not None and world.host(flip.shard).status != "refused":
             self._flip = None  # it was nothing that anybody needs

@@ -9,12 +9,18 @@ is caught by a named test as well; the rest are of what lies between shards, and
 
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
 import pytest
-
 from fault import test_journal_rules as journal_rules
+from stateful import test_sabotage as host_rules
+from stateful import test_sabotage_bookmarks as bookmark_rules
+from stateful import test_sabotage_retention as retention_rules
+from stateful import test_sabotage_store as store_rules
+from stateful import test_shard_rules as placement_rules
+from stateful import test_shard_store_rules as memory_rules
+
 from parkade.admission import Admission
 from parkade.asks import Ask
 from parkade.attempts import Attempts
@@ -29,12 +35,6 @@ from parkade.shard.commands import Hand
 from parkade.shard.outbox import Outbox
 from parkade.store.journal import Journal
 from simulation.history import history_of, run
-from stateful import test_sabotage as host_rules
-from stateful import test_sabotage_bookmarks as bookmark_rules
-from stateful import test_sabotage_retention as retention_rules
-from stateful import test_sabotage_store as store_rules
-from stateful import test_shard_rules as placement_rules
-from stateful import test_shard_store_rules as memory_rules
 
 __all__ = ["FAULTS", "Fault", "caught_within"]
 
@@ -71,7 +71,8 @@ def a_suspect_counted_in_company(patch: pytest.MonkeyPatch) -> None:
 
 
 def suspects_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Admission, "suspect_running", property(lambda _: None, lambda _, value: None))
+    nobody = property(lambda _: None, lambda _, value: None)
+    patch.setattr(Admission, "suspect_running", nobody, raising=False)
 
 
 def a_permit_freed_before_the_attempt_ends(patch: pytest.MonkeyPatch) -> None:
@@ -235,7 +236,8 @@ class GivesEachSegmentTheSameSalt(Journal):
 
 
 STATEFUL = "tests/stateful/test_"
-JOURNAL = "tests/fault/test_journal_rules.py::test_a_journal_that_breaks_the_rule_is_caught_by_its_law"
+LAW = "test_a_journal_that_breaks_the_rule_is_caught_by_its_law"
+JOURNAL = f"tests/fault/test_journal_rules.py::{LAW}"
 NOTICED = "py::test_a_rule_that_is_broken_is_noticed"
 
 
@@ -356,7 +358,9 @@ def main(chosen: str, workers: int) -> int:
     names = [fault.name for fault in FAULTS if chosen in fault.name]
     missed = 0
     with ProcessPoolExecutor(workers) as pool:
-        for name, (count, how) in zip(names, pool.map(caught_within, names), strict=True):
+        caught = {pool.submit(caught_within, name): name for name in names}
+        for future in as_completed(caught):
+            name, (count, how) = caught[future], future.result()
             missed += count is None
             print(f"{'-' if count is None else count:>5}  {name}: {how}", flush=True)
     print(f"{len(names)} faults, {missed} not caught")
