@@ -117,8 +117,12 @@ def copied_directory(disk: Disk, target: str) -> Generator[str, None, None]:
     if disk.exists(f"{partial}/{MANIFEST_NAME}"):
         raise ConfigError(f"{partial} is a directory of parkade. Move it away", code="PK-107")
     remove_partial(disk, target)
+    handle: int | None = None
     try:
         disk.mkdir(partial)
+        # It stays: it is the lock of whoever will own the copy.
+        handle = disk.open(f"{partial}/{LOCK_NAME}", create=True)
+        disk.flock(handle)
         yield partial
         disk.fsync_directory(partial)
         disk.rename(partial, target)
@@ -126,6 +130,9 @@ def copied_directory(disk: Disk, target: str) -> Generator[str, None, None]:
     except BaseException:
         disk.remove_tree(partial)
         raise
+    finally:
+        if handle is not None:
+            disk.close(handle)
 
 
 def remove_partial(disk: Disk, target: str) -> None:
@@ -136,11 +143,21 @@ def remove_partial(disk: Disk, target: str) -> None:
     foreign = [name for name in disk.listdir(partial) if not _is_part(name)]
     if foreign:
         raise ConfigError(f"{partial} holds {foreign[0]}. Move it away", code="PK-107")
+    if disk.exists(f"{partial}/{LOCK_NAME}"):
+        handle = disk.open(f"{partial}/{LOCK_NAME}")
+        try:
+            if not disk.flock(handle):
+                raise ConfigError(
+                    f"another copy to {target} is being made. Wait for it, or give another path",
+                    code="PK-107",
+                )
+        finally:
+            disk.close(handle)
     disk.remove_tree(partial)
 
 
 def _is_part(name: str) -> bool:
-    return name == "house" or name.startswith(("shard-", MANIFEST_NAME))
+    return name in ("house", LOCK_NAME) or name.startswith(("shard-", MANIFEST_NAME))
 
 
 @contextmanager
@@ -266,7 +283,8 @@ def lease_ahead(now_ms: int) -> int:
 def _verified(disk: Disk, source: str, partial: str, manifest: Manifest, *, deep: bool) -> int:
     """How many tickets the copy has. Raises `StorageDamaged` for the first thing wrong with it."""
     tickets = 0
-    for number, part in enumerate(verify_parts(disk, partial, manifest, deep=deep), -1):
+    parts = verify_parts(disk, partial, manifest, deep=deep, is_still=True)
+    for number, part in enumerate(parts, -1):
         tickets += part.tickets
         for finding in part.problems:
             raise StorageDamaged(

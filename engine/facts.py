@@ -24,8 +24,8 @@ from parkade.store.manifest import Manifest
 from parkade.views import State, Stats
 
 __all__ = [
-    "AsShown", "held_fact", "list_facts", "plain", "show_facts", "status_facts", "time_of",
-    "why_facts",
+    "AsShown", "content_of", "held_fact", "list_facts", "plain", "show_facts", "status_facts",
+    "time_of", "why_facts",
 ]  # fmt: skip
 
 AsShown = Callable[[str, Any], Any]  # (task, its arguments) -> the arguments as they may be shown
@@ -132,7 +132,7 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
         if seen is None or with_history is None:
             raise UnknownTicket(ticket_id)
         ticket, body = seen.ticket, seen.body
-        content = None if body is None else _content(body)
+        content = None if body is None else content_of(body)
         if as_shown is not None and ticket.state != DONE:
             content = as_shown(ticket.task, content)
         return {
@@ -168,7 +168,7 @@ def _owner_facts(owner: Owner) -> dict[str, Any]:
     }
 
 
-def _content(body: bytes) -> Any:
+def content_of(body: bytes) -> Any:
     """Bytes become base64, and what JSON has no word for its repr."""
     try:
         return msgspec.to_builtins(decode_untyped(body), str_keys=True, enc_hook=repr)

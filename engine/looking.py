@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,6 +13,8 @@ from parkade.backing_up import back_up
 from parkade.cancelling import acancel_all, cancel_all, cancelling
 from parkade.desk import Desk
 from parkade.durations import Duration
+from parkade.errors import EngineClosed
+from parkade.health import closed_health, read_health
 from parkade.holding import HOLD_CALLS
 from parkade.stats import read_stats
 from parkade.tasks import Task, Tasks
@@ -159,6 +161,20 @@ class Looking(Tasks):
         source = self.desk("engine.backup").runtime.directory.path
         target = os.path.abspath(os.fspath(to))
         back_up(source, target, lambda name, **args: HOLD_CALLS[name](engine, args))
+
+    def health(self) -> Mapping[str, Any]:
+        """How the engine is, for a health check: nothing is counted for it.
+
+        `status` is ok, degraded (a shard is refused, or cannot be written) or down; `ready`: it
+        answers, and some shard takes tickets; `storage_writable`: every shard can be written;
+        `oldest_ready_age_ms`; `loop_lag_ms`: how long the core thread took to answer; `shards`.
+        Raises `ForkedEngine`; an engine that is not open is down.
+        """
+        try:
+            desk = self.desk("engine.health")
+        except EngineClosed:
+            return closed_health()
+        return read_health(desk.runtime)
 
     def stats(self) -> Stats:
         """Counts by state and task, kept as tickets change."""

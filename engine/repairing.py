@@ -129,7 +129,7 @@ def _manifest(disk: Disk, source: str, report: Repair) -> Manifest:
 
 
 def _check_sound(disk: Disk, partial: str, manifest: Manifest) -> None:
-    for part in verify_parts(disk, partial, manifest, deep=True):
+    for part in verify_parts(disk, partial, manifest, deep=True, is_still=True):
         for finding in part.problems:
             raise Damage(partial, 0, f"the repaired {part.name} is not sound: {finding.text}")
 

@@ -81,18 +81,28 @@ def verify_apart(path: str, manifest: Manifest, *, deep: bool) -> Iterator[PartR
 
 
 def verify_parts(
-    disk: Disk, path: str, manifest: Manifest, *, deep: bool, first: int = 0
+    disk: Disk,
+    path: str,
+    manifest: Manifest,
+    *,
+    deep: bool,
+    first: int = 0,
+    is_still: bool = False,
 ) -> Iterator[PartReport]:
     """The house, then the shards, one report at a time. What is damaged is told, not raised.
 
-    Without `deep` the rows of single tickets are not read. `first` parts are left out. Raises
-    `ConfigError` where only the owner may look.
+    Without `deep` the rows of single tickets are not read. `first` parts are left out. `is_still`:
+    the caller keeps owners out. Raises `ConfigError` where only the owner may look.
     """
     for at in range(first, manifest.shards + 1):
         if at == 0:
-            yield _verify_house(disk, path, manifest)
+            house = Onlooker(
+                disk, path, manifest.salt, HOUSE_NUMBER, place="house", is_still=is_still
+            )
+            yield _verify_house(house)
         else:
-            yield _verify_shard(disk, path, manifest, at - 1, deep=deep)
+            shard = Onlooker(disk, path, manifest.salt, at - 1, is_still=is_still)
+            yield _verify_shard(shard, int.from_bytes(manifest.salt, "big"), deep=deep)
 
 
 def _name_of(at: int) -> str:
@@ -103,9 +113,8 @@ def _directory_of(path: str, at: int) -> str:
     return f"{path}/house" if at == 0 else shard_directory(path, at - 1)
 
 
-def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
+def _verify_house(house: Onlooker) -> PartReport:
     report = PartReport(_name_of(0))
-    house = Onlooker(disk, path, manifest.salt, HOUSE_NUMBER, place="house")
 
     def see(snapshot: Snapshot) -> None:
         for frame in house.frames(snapshot):
@@ -124,12 +133,8 @@ def _verify_house(disk: Disk, path: str, manifest: Manifest) -> PartReport:
     return report
 
 
-def _verify_shard(
-    disk: Disk, path: str, manifest: Manifest, number: int, *, deep: bool
-) -> PartReport:
-    report = PartReport(_name_of(number + 1))
-    salt = int.from_bytes(manifest.salt, "big")
-    shard = Onlooker(disk, path, manifest.salt, number)
+def _verify_shard(shard: Onlooker, salt: int, *, deep: bool) -> PartReport:
+    report = PartReport(_name_of(shard.number + 1))
     try:
         with shard.sight() as sight:
             report.tickets = sum(sight.core.counters.values())

@@ -25,8 +25,9 @@ from parkade.store.meta import FORMAT, IDENTITY, MAGIC, unpack_identity
 from parkade.store.rows import unseal
 from parkade.store.snapshot import Snapshot
 
-__all__ = ["READERS_OUT_MS", "ParkedReader", "Stat", "check_identity"]
+__all__ = ["READERS_OUT_MS", "Pages", "ParkedReader", "Stat", "check_identity"]
 
+META_PAGES = 2
 READERS_OUT_MS = 2_000  # a snapshot takes milliseconds; one that stays longer is a fault of ours
 ENTER_TRIES = 5  # to read beside an owner that grows, or after killed readers
 
@@ -38,6 +39,18 @@ class Stat(NamedTuple):
     entries: dict[str, int]  # by table
     used_bytes: int
     map_bytes: int
+    readers: int
+
+
+class Pages(NamedTuple):
+    """`used` and `free` together are the pages of the file; `free` waits to be used again. `depth`
+    is of the greatest table, `readers` are the open snapshots of all processes."""
+
+    entries: dict[str, int]
+    page_bytes: int
+    used: int
+    free: int
+    depth: int
     readers: int
 
 
@@ -103,6 +116,23 @@ class ParkedReader:
             }
             map_bytes = self._environment.info()["map_size"]
             return Stat(entries, used_bytes(self._environment), map_bytes, self._gate.inside - 1)
+
+    def pages(self, snapshot: Snapshot) -> Pages:
+        """Where the bytes of the file are; a constant number of reads."""
+        facts = [snapshot.transaction.stat(table) for table in self._tables]
+        names = Tables._fields
+        used = META_PAGES
+        for fact in facts:
+            used += fact["branch_pages"] + fact["leaf_pages"] + fact["overflow_pages"]
+        info = self._environment.info()
+        return Pages(
+            {name: fact["entries"] for name, fact in zip(names, facts, strict=True)},
+            facts[0]["psize"],
+            used,
+            max(0, info["last_pgno"] + 1 - used),
+            max(fact["depth"] for fact in facts),
+            info["num_readers"],
+        )
 
     @property
     def used_bytes(self) -> int:

@@ -13,13 +13,16 @@ import click
 from parkade.cli import exits
 from parkade.cli.backup import backup, restore
 from parkade.cli.changing import cancel, pause, reschedule, resume, run_now, submit
+from parkade.cli.compact import compact, export
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
+from parkade.cli.doctor import doctor
 from parkade.cli.listing import ls
 from parkade.cli.repair import repair
 from parkade.cli.reshard import reshard
 from parkade.cli.run import run
 from parkade.cli.showing import show
+from parkade.cli.stat import stat
 from parkade.cli.status import status
 from parkade.cli.tail import tail
 from parkade.cli.verify import verify
@@ -75,6 +78,7 @@ _commands = (
     *(submit, cancel, run_now, reschedule, pause, resume, dead),
     *(tail, run, verify, demo),
     *(backup, restore, repair, reshard),
+    *(stat, doctor, compact, export),
 )
 for _command in _commands:
     cli.add_command(_command)

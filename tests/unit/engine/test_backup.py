@@ -14,7 +14,7 @@ from kit.engines import checkpoint, make, runtime_of, when
 from kit.harm import first_key, harm_row
 from kit.owners import OwnerProcess
 from parkade import ConfigError, Engine, Outcome
-from parkade.backing_up import back_up
+from parkade.backing_up import back_up, copied_directory
 from parkade.cli.app import cli
 from parkade.control import ControlError
 from parkade.store.disk import RealDisk
@@ -131,7 +131,7 @@ def test_a_directory_that_nobody_runs_is_backed_up_journal_and_all(tmp_path: Pat
     assert copied.tickets == len(ids)
     assert {path: path.read_bytes() for path in before} == before
     assert sorted(os.listdir(tmp_path / "copy")) == [
-        "house", "manifest.json", "shard-000", "shard-001",
+        "house", "lock", "manifest.json", "shard-000", "shard-001",
     ]  # fmt: skip
     assert_sound(tmp_path / "copy")
     with make(tmp_path / "copy", durability="process", run=False) as copy:
@@ -204,6 +204,15 @@ def test_what_a_killed_backup_left_opens_as_nothing_and_makes_room_for_the_next(
     (tmp_path / "mine.partial" / "letter.txt").write_text("dear")
     with pytest.raises(ControlError, match=r"letter\.txt"):
         back_up(str(tmp_path / "data"), str(tmp_path / "mine"), None)
+
+
+def test_two_copies_to_one_place_do_not_meet(tmp_path: Path) -> None:
+    written(tmp_path / "data")
+    with copied_directory(RealDisk(), str(tmp_path / "copy")) as partial:
+        with pytest.raises(ControlError, match="is being made"):
+            back_up(str(tmp_path / "data"), str(tmp_path / "copy"), None)
+        assert os.listdir(partial) == ["lock"]
+    back_up(str(tmp_path / "data"), str(tmp_path / "other"), None)
 
 
 def test_a_backup_whose_rows_are_damaged_is_not_restored(tmp_path: Path) -> None:
