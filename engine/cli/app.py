@@ -42,6 +42,13 @@ class Commands(click.Group):
         except ParkadeError as error:
             click.echo(f"parkade: {error}", err=True)
             ctx.exit(exits.exit_code_of(error))
+        except click.NoSuchOption as error:
+            if error.option_name not in ("--dir", "-d") or error.ctx is None:
+                raise
+            text = f"{error.option_name} stands before the command: "
+            command = error.ctx.command_path.removeprefix(ctx.command_path)
+            text += f"{ctx.command_path} {error.option_name} DIR{command}"
+            raise click.UsageError(text, error.ctx) from None
         except KeyboardInterrupt:
             click.echo("parkade: interrupted", err=True)
             ctx.exit(exits.INTERRUPTED)

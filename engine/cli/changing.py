@@ -12,6 +12,7 @@ from parkade.cli.listing import parse_tag
 from parkade.cli.many import agree, all_pages, told
 from parkade.cli.screen import Output, Screen, clean, output_options
 from parkade.cli.source import ask, changing, is_engine_there
+from parkade.cli.times import parse_span, parse_time
 from parkade.clock import SystemClock
 from parkade.durations import parse_duration_ms
 
@@ -102,8 +103,12 @@ def run_now(ctx: click.Context, ticket_id: str, is_json: bool, is_jsonl: bool) -
 
 @click.command()
 @click.argument("ticket_id", metavar="ID")
-@click.option("--in", "delay", metavar="SPAN", help="Due after this time, like 10m.")
-@click.option("--at", metavar="ISO", help="Due then, like 2027-01-31T09:00:00+01:00.")
+@click.option(
+    "--in", "delay", callback=parse_span, metavar="SPAN", help="Due after this time, like 10m."
+)
+@click.option(
+    "--at", callback=parse_time, metavar="ISO", help="Due then, like 2027-01-31T09:00:00+01:00."
+)
 @output_options
 @click.pass_context
 def reschedule(
@@ -137,8 +142,12 @@ def _move(ctx: click.Context, output: Output, asked: dict[str, Any]) -> None:
 @click.command()
 @click.argument("task", metavar="NAME")
 @click.argument("payload", metavar="[JSON]", default="{}")
-@click.option("--in", "delay", metavar="SPAN", help="Due after this time, like 10m.")
-@click.option("--at", metavar="ISO", help="Due then, like 2027-01-31T09:00:00+01:00.")
+@click.option(
+    "--in", "delay", callback=parse_span, metavar="SPAN", help="Due after this time, like 10m."
+)
+@click.option(
+    "--at", callback=parse_time, metavar="ISO", help="Due then, like 2027-01-31T09:00:00+01:00."
+)
 @click.option("--unique", help="Answers with the ticket that has this name already, if any.")
 @click.option("--wait", metavar="SPAN", help="Wait so long for its end, and print the result.")
 @output_options
@@ -197,7 +206,9 @@ def _await_end(ctx: click.Context, output: Output, ticket_id: str, wait_ms: int)
 @click.command()
 @click.option("--task", "-t", help="Nothing more of this task starts.")
 @click.option("--target", help="Nothing more with this target starts.")
-@click.option("--until", metavar="ISO", help="Until then; else until it is resumed.")
+@click.option(
+    "--until", callback=parse_time, metavar="ISO", help="Until then; else until it is resumed."
+)
 @click.option("--reason", default="", help="Why; it is told of what waits.")
 @click.pass_context
 def pause(ctx: click.Context, /, **asked: Any) -> None:

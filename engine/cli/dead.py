@@ -12,6 +12,7 @@ from parkade.cli.listing import print_page
 from parkade.cli.many import agree, all_pages, told
 from parkade.cli.screen import Output, Screen, clean, output_options
 from parkade.cli.source import ask, changing
+from parkade.cli.times import parse_span, parse_time
 from parkade.durations import parse_duration_ms
 from parkade.errors import ConfigError, DeadReason
 from parkade.limits import FIND_LIMIT_MAX
@@ -86,8 +87,12 @@ def _group_row(screen: Screen, group: dict[str, Any]) -> list[str]:
 @click.option("--task", "-t", help="Only tickets of this task.")
 @click.option("--reason", type=click.Choice(get_args(DeadReason)), help="Only what died of this.")
 @click.option("--error-type", help="Only those whose last error was of this type.")
-@click.option("--since", metavar="ISO", help="Only what died at this time or later.")
-@click.option("--until", metavar="ISO", help="Only what died before this time.")
+@click.option(
+    "--since", callback=parse_time, metavar="ISO", help="Only what died at this time or later."
+)
+@click.option(
+    "--until", callback=parse_time, metavar="ISO", help="Only what died before this time."
+)
 @click.option(
     "-n", "--limit", type=click.IntRange(1, FIND_LIMIT_MAX), default=50, show_default=True,
     help="How many at most.",
@@ -126,7 +131,9 @@ def _which_options(command: F) -> F:
 
 @dead.command()
 @_which_options
-@click.option("--in", "delay", metavar="SPAN", help="Due after this time, like 10m.")
+@click.option(
+    "--in", "delay", callback=parse_span, metavar="SPAN", help="Due after this time, like 10m."
+)
 @click.option(
     "--rate", callback=_parse_rate, metavar="N/SPAN",
     help="So many in a span, the oldest first, like 50/s.",

@@ -7,6 +7,7 @@ import click
 from parkade.cli import exits
 from parkade.cli.screen import Output, Screen, clean, output_options
 from parkade.cli.source import ask
+from parkade.cli.times import parse_time
 from parkade.limits import FIND_LIMIT_MAX
 from parkade.wording import count_text
 
@@ -34,7 +35,12 @@ def parse_tag(_: click.Context, __: click.Parameter, value: str | None) -> list[
 @click.option(
     "--tag", callback=parse_tag, metavar="K=V", help="Only tickets with this tag, if it is indexed."
 )
-@click.option("--due-before", metavar="ISO", help="Only tickets that are due before this time.")
+@click.option(
+    "--due-before",
+    callback=parse_time,
+    metavar="ISO",
+    help="Only tickets that are due before this time.",
+)
 @click.option(
     "-n",
     "--limit",

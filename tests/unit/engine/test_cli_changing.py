@@ -65,7 +65,8 @@ def test_ls_narrows_by_target_tag_and_due(place: tuple[Path, list[str]]) -> None
     assert run(path, "ls", "--tag", "campaign").exit_code == 2
     bad = run(path, "ls", "--due-before", "soon")
     assert bad.exit_code == 2 and "ISO 8601" in bad.stderr
-    assert run(path, "ls", "--due-before", "2030-01-01").exit_code == 2, "without a zone"
+    bad = run(path, "ls", "--due-before", "2030-01-01")
+    assert bad.exit_code == 2 and "no time zone. Add it, like 2030-01-01T00:00+" in bad.stderr
 
 
 def test_tickets_are_cancelled_by_their_ids(place: tuple[Path, list[str]]) -> None:
@@ -122,7 +123,8 @@ def test_a_ticket_is_moved_and_one_that_has_ended_is_not(place: tuple[Path, list
     assert answer(path, "run-now", ids[0])["ticket"]["state"] == "ready"
     assert run(path, "reschedule", ids[0]).exit_code == 2
     assert run(path, "reschedule", ids[0], "--in", "1h", "--at", at).exit_code == 2
-    assert run(path, "reschedule", ids[0], "--in", "soon").exit_code == 2
+    bad = run(path, "reschedule", ids[0], "--in", "soon")
+    assert bad.exit_code == 2 and "--in='soon'" in bad.stderr
     assert run(path, "run-now", "0" * 24).exit_code == 3
     run(path, "cancel", ids[0])
     late = run(path, "run-now", ids[0])
@@ -182,3 +184,9 @@ def test_without_an_engine_there_is_nobody_who_knows_the_tasks(tmp_path: Path) -
     assert refused.exit_code == 7 and "no engine runs" in refused.stderr
     assert run(tmp_path / "nothing", "cancel", "0" * 24).exit_code == 3
     assert not (tmp_path / "nothing").exists()
+
+
+def test_the_directory_behind_the_command_is_told_where_it_stands(tmp_path: Path) -> None:
+    asked = CliRunner().invoke(cli, ["dead", "ls", "--dir", str(tmp_path)], prog_name="parkade")
+    assert asked.exit_code == 2
+    assert "--dir stands before the command: parkade --dir DIR dead ls" in asked.stderr

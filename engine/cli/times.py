@@ -1,0 +1,43 @@
+"""Times as a shell gives them, refused by the name of the option that they were given to."""
+
+from datetime import datetime
+
+import click
+
+from parkade.durations import parse_duration_ms
+
+__all__ = ["parse_span", "parse_time"]
+
+DATE_CHARS = len("2027-01-31")
+
+
+def parse_span(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """`10m`, as it was given."""
+    if value is not None:
+        parse_duration_ms(value, what=option.opts[0])
+    return value
+
+
+def parse_time(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """`2027-01-31T09:00:00+01:00`, as it was given."""
+    if value is None:
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        advice = "Use ISO 8601, like 2027-01-31T09:00:00+01:00"
+        raise click.BadParameter(f"{value!r} is no point in time. {advice}") from None
+    if at.tzinfo is None:
+        raise click.BadParameter(
+            f"{value!r} has no time zone. Add it, like {value}{_zone(value, at)}"
+        )
+    return value
+
+
+def _zone(value: str, at: datetime) -> str:
+    """What is missing, with this machine's zone: `+01:00`, or `T00:00+01:00` after a date."""
+    try:
+        offset = at.astimezone().isoformat()[-6:]
+    except (OverflowError, ValueError):  # the first and the last year of the calendar
+        offset = "+00:00"
+    return f"T00:00{offset}" if len(value) <= DATE_CHARS else offset
