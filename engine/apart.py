@@ -7,9 +7,11 @@ the child ended is told to whoever reads the lines.
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, cast
@@ -39,42 +41,51 @@ def lines_apart(
     Raises what `reply` raises, `ControlError` for an error of parkade's that it met, and
     `ChildDied`. The child ends when nobody wants its next line.
     """
-    path = os.pathsep.join(part for part in sys.path if part)
-    child = subprocess.Popen(
-        [sys.executable, "-m", module, json.dumps(asked)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    try:
-        for line in child.stdout:
-            said = cast(dict[str, Any], json.loads(line))
-            if "ask" in said:
-                assert reply is not None, said
-                child.stdin.write(json.dumps(reply(said["ask"])).encode() + b"\n")
-                child.stdin.flush()
-                continue
-            if "error" in said:
-                raise ControlError(said["error"]["code"], said["error"]["text"])
+    # A file, for nobody reads it before the end, and a pipe that is full would stop the child.
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(asked)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        try:
+            yield from _said_by(child, reply)
+            code = child.wait()
+            if code:
+                errors.seek(0)
+                raise ChildDied(_reason(code, errors.read().decode(errors="replace")))
+        finally:
+            child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                with suppress(BrokenPipeError):
+                    if pipe is not None:
+                        pipe.close()
+
+
+def _said_by(
+    child: "subprocess.Popen[bytes]", reply: Callable[[str], Any] | None
+) -> Iterator[dict[str, Any]]:
+    assert child.stdin is not None and child.stdout is not None
+    for line in child.stdout:
+        said = cast(dict[str, Any], json.loads(line))
+        if "ask" in said:
+            assert reply is not None, said
+            child.stdin.write(json.dumps(reply(said["ask"])).encode() + b"\n")
+            child.stdin.flush()
+        elif "error" in said:
+            raise ControlError(said["error"]["code"], said["error"]["text"])
+        else:
             yield said
-        stderr = child.stderr.read().decode(errors="replace")
-        code = child.wait()
-        if code:
-            raise ChildDied(_reason(code, stderr))
-    finally:
-        child.kill()
-        child.wait()
-        with suppress(BrokenPipeError):
-            child.stdin.close()
-        child.stdout.close()
-        child.stderr.close()
 
 
 def serve_lines(say: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]) -> None:
     """The other side: answers the question of the command line."""
     asked = cast(dict[str, Any], json.loads(sys.argv[1]))
+    # That it may die is known, and a map of gigabytes is no use in a core file.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         for said in say(asked):
             _write(said)

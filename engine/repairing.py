@@ -18,6 +18,7 @@ from parkade.clock import SystemClock
 from parkade.errors import ConfigError
 from parkade.house import HOUSE_NUMBER, House, HouseState, decode_state
 from parkade.opening import Identity, core_at, load_named, shard_directory
+from parkade.reader import existing_manifest
 from parkade.reading import StoreReader
 from parkade.rebuilding import Lost, Rebuilt, rebuild_store
 from parkade.salvaging import Salvaged, salvage_stores
@@ -116,7 +117,8 @@ def _manifest(disk: Disk, source: str, report: Repair) -> Manifest:
     except StoreError as error:
         raise opening_error(source, error, SystemClock().now_ms()) from error
     if manifest is not None:
-        return manifest
+        # Where shards are about to be exchanged it says what to do first.
+        return existing_manifest(disk, source, SystemClock().now_ms())
     guessed = guess_manifest(disk, source, VERSION, SystemClock().now_ms())
     if guessed is None:
         raise ConfigError(

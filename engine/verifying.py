@@ -5,6 +5,7 @@ proofs, the replay. Then the store's tables are held against each other. Damaged
 process that walks them, so `verify_apart` does it in a child.
 """
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,15 +21,21 @@ from parkade.onlooker import Onlooker
 from parkade.opening import records_of, shard_directory
 from parkade.reader import existing_manifest
 from parkade.shard import check
+from parkade.shard.commands import UniqueRow
+from parkade.shard.history import HistoryDamage, decode_attempt
 from parkade.shard.retry import expiry_of
 from parkade.shard.states import PENDING, STATES
 from parkade.shard.ticket import HeadDamage, decode_ticket, format_id
+from parkade.store.batch import BOOKMARK_FENCE
 from parkade.store.disk import Disk, RealDisk
 from parkade.store.environment import DATA_FILE
 from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest
+from parkade.store.outbox import unpack_place
+from parkade.store.record import Submitted
 from parkade.store.snapshot import Snapshot
 from parkade.store.verify import HeadFacts, Problem, verify
+from parkade.store.writer import CLAIM_BYTES
 
 __all__ = ["PROBLEMS_MAX", "Finding", "PartReport", "verify_apart", "verify_parts"]
 
@@ -140,7 +147,8 @@ def _verify_shard(shard: Onlooker, salt: int, *, deep: bool) -> PartReport:
             report.tickets = sum(sight.core.counters.values())
             report.journal_records = sight.core.lsn - sight.snapshot.lsn
             report.tail_frames = shard.inspect(sight.snapshot).tail_frames
-            _note(report, sight.snapshot, verify(sight.snapshot, _head_facts, deep=deep), salt)
+            found = verify(sight.snapshot, _head_facts, deep=deep, judge=_is_readable)
+            _note(report, sight.snapshot, found, salt)
             if deep:
                 check(sight.core)
     except StoreError as error:
@@ -177,6 +185,24 @@ def _name(snapshot: Snapshot, serial: int, salt: int) -> str:
     except (StoreError, HeadDamage):
         part = None
     return f"serial {serial}" if part is None else format_id(serial, part, salt)
+
+
+_decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
+_decode_draft = msgspec.msgpack.Decoder(Submitted).decode
+
+
+def _is_readable(table: str, key: bytes, row: bytes) -> bool:
+    try:
+        if table == "uniques":
+            _decode_unique(row[CLAIM_BYTES:])
+        elif table == "outbox":
+            unpack_place(key)
+            _decode_draft(row)
+        elif table == "history" and int.from_bytes(key[8:], "big") != BOOKMARK_FENCE:
+            decode_attempt(row)
+    except (msgspec.MsgspecError, HistoryDamage, struct.error):
+        return False
+    return True
 
 
 def _no_head(serial: int, head: bytes) -> HeadFacts | None:

@@ -19,7 +19,7 @@ from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
 from parkade.store.writer import unpack_stamps
 
-__all__ = ["Decode", "HeadFacts", "Problem", "verify"]
+__all__ = ["Decode", "HeadFacts", "Judge", "Problem", "verify"]
 
 WALK_ENTRIES = 16_384
 LOST_SERIALS = 500_000  # looked for in one pass over the agenda, to bound memory
@@ -41,6 +41,7 @@ class HeadFacts(NamedTuple):
 
 
 Decode = Callable[[int, bytes], HeadFacts | None]  # (serial, head); None: it is no head
+Judge = Callable[[str, bytes, bytes], bool]  # (table, key, row): whether it can be read
 
 
 class Problem(NamedTuple):
@@ -52,13 +53,16 @@ class Problem(NamedTuple):
     text: str
 
 
-def verify(snapshot: Snapshot, decode: Decode, *, deep: bool) -> Iterator[Problem]:
+def verify(
+    snapshot: Snapshot, decode: Decode, *, deep: bool, judge: Judge | None = None
+) -> Iterator[Problem]:
     """Every problem of a store, in no particular order; none means that the tables agree.
 
     Without `deep`: the rows that belong to no single ticket, and the sums of the agenda. With it:
-    every row, every head against agenda, lanes, indexes and counters.
+    every row, every head against agenda, lanes, indexes and counters. `judge` is asked of rows of
+    history, uniques and outbox whose checksums are right.
     """
-    return _Walk(snapshot, decode).run(deep)
+    return _Walk(snapshot, decode, judge).run(deep)
 
 
 class _Places:
@@ -77,7 +81,8 @@ class _Places:
 
 
 class _Walk:
-    def __init__(self, snapshot: Snapshot, decode: Decode) -> None:
+    def __init__(self, snapshot: Snapshot, decode: Decode, judge: Judge | None = None) -> None:
+        self._judge = judge
         self._snapshot = snapshot
         self._tables = snapshot.tables
         self._transaction = snapshot.transaction
@@ -131,8 +136,11 @@ class _Walk:
         is_of_ticket = name in ("bodies", "history")
         for key, stored in self._rows(table):
             serial = int.from_bytes(key[:8], "big") if is_of_ticket else None
-            if unseal(key, stored) is None:
+            row = unseal(key, stored)
+            if row is None:
                 yield Problem(name, serial, f"row {bytes(key).hex()} fails its checksum")
+            elif self._judge is not None and not self._judge(name, bytes(key), row):
+                yield Problem(name, serial, f"row {bytes(key).hex()} cannot be read")
             if is_of_ticket and not heads.set_key(key[:8]):
                 yield Problem(name, serial, f"row {bytes(key).hex()} belongs to no ticket")
 

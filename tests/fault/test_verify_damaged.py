@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kit.engines import checkpoint, make
-from kit.harm import first_key, harm_row
+from kit.harm import first_key, harm_row, write_row
 from parkade.store.disk import RealDisk
 from parkade.store.manifest import Manifest, read_manifest
-from parkade.verifying import verify_apart
+from parkade.verifying import verify_apart, verify_parts
 
 PAGE_BYTES = 4096
 
@@ -62,3 +62,14 @@ def test_a_finding_tells_file_table_and_ticket(template: Path, tmp_path: Path) -
     finding = next(problem for problem in second.problems if problem.table == "heads")
     assert finding.file == str(store)
     assert finding.ticket is not None and finding.ticket.startswith("serial ")
+
+
+def test_a_row_that_is_sealed_and_says_nothing_is_found(template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(template, path)
+    write_row(path, 0, "uniques", b"n" * 16, b"\0" * 8 + b"\xc1")
+    write_row(path, 0, "outbox", b"place", b"\xc1")
+    house, first, _ = verify_parts(RealDisk(), str(path), manifest_of(path), deep=True)
+    assert house.is_sound
+    found = {problem.table for problem in first.problems if "cannot be read" in problem.text}
+    assert found == {"uniques", "outbox"}
