@@ -98,33 +98,50 @@ def problems(path: Path) -> list[str]:
     return [problem.text for part in parts for problem in part.problems]
 
 
+def shards_of(path: Path) -> list[str]:
+    return sorted(name for name in os.listdir(path) if "shard" in name)
+
+
+def open_and_look(path: Path) -> int:
+    """An engine is opened; how many shards it found."""
+    with make(path, shards=None, run=False) as engine:
+        shards = len(engine.stats().shards)
+    assert shards_of(path) == [f"shard-{number:03d}" for number in range(shards)]
+    return shards
+
+
+def kill_and_finish(path: Path, steps: int) -> int:
+    """It is begun again, killed once more, and comes to its end."""
+    assert Mortal(steps // 2).reshard(path) or Mortal(NEVER).reshard(path)
+    return AFTER
+
+
+def finish_and_verify(path: Path, steps: int) -> int:
+    """It is begun again, and all that it left agrees."""
+    assert Mortal(NEVER).reshard(path)
+    assert steps % 2 or problems(path) == []
+    return AFTER
+
+
+AFTERWARDS = (lambda path, _: open_and_look(path), kill_and_finish, finish_and_verify)
+
+
+@pytest.mark.parametrize("first", range(len(AFTERWARDS)))
 def test_killed_before_any_call_it_is_as_before_or_done_and_goes_on(
-    left: Path, tmp_path: Path
+    left: Path, tmp_path: Path, first: int
 ) -> None:
     seen, path = look(left), tmp_path / "data"
-    endings: set[int] = set()
-    steps, is_over = 0, False
+    ends: set[int] = set()
+    steps, is_over = first, False
     while not is_over:
         shutil.copytree(left, path)
         mortal = Mortal(steps)
         is_over = mortal.reshard(path)
-        if steps % 3 == 0:
-            with make(path, shards=None, run=False) as engine:
-                shards = len(engine.stats().shards)
-                assert shards in (BEFORE, AFTER), (steps, mortal.last)
-                endings.add(shards)
-            assert look(path) == seen, (steps, mortal.last)
-            names = sorted(name for name in os.listdir(path) if "shard" in name)
-            assert names == [f"shard-{n:03d}" for n in range(shards)], (steps, mortal.last)
-        elif steps % 3 == 1:
-            again = Mortal(steps // 2)
-            assert again.reshard(path) or Mortal(NEVER).reshard(path)
-            assert look(path) == seen, (steps, mortal.last)
-        else:
-            assert Mortal(NEVER).reshard(path)
-            assert look(path) == seen, (steps, mortal.last)
-            assert steps % 6 == 2 or problems(path) == []
+        shards = AFTERWARDS[first](path, steps)
+        ends.add(shards)
+        assert look(path) == seen, (steps, mortal.last)
+        assert shards_of(path) == [f"shard-{number:03d}" for number in range(shards)]
         shutil.rmtree(path)
-        steps += 1
-    assert endings == {BEFORE, AFTER}
+        steps += len(AFTERWARDS)
+    assert ends == ({BEFORE, AFTER} if first == 0 else {AFTER})
     assert steps > 60
