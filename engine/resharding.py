@@ -21,7 +21,7 @@ from parkade.onlooker import Onlooker
 from parkade.opening import OpenShard, open_shard
 from parkade.reader import existing_manifest
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage, NoRoom, StoreError
+from parkade.store.errors import Damage, NoRoom, StoreError, write_error
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import Manifest, read_manifest
 from parkade.store.moving import (
@@ -92,6 +92,15 @@ def reshard(tools: Tools, path: str, to: int, told: Told) -> Plan:
     Raises `EngineInUse`, `StorageFull` with nothing changed where there is not room for both, and
     `StorageDamaged` for a row that cannot be read: everything is as it was then too.
     """
+    try:
+        return _reshard(tools, path, to, told)
+    except ParkadeError:
+        raise
+    except OSError as error:
+        raise opening_error(path, write_error(path, error), tools.clock.now_ms()) from error
+
+
+def _reshard(tools: Tools, path: str, to: int, told: Told) -> Plan:
     disk = tools.disk
     _check_is_ours(tools, path)
     directory = own_directory(

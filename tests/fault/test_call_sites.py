@@ -7,12 +7,14 @@ acknowledged (kit/one_life.py tells what that means).
 
 import errno
 import re
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from kit.one_life import OneLife, copy_twice, small_limits
+from kit.one_life import OneLife, copy_twice, reshard_twice, small_limits, tickets_of
 from kit.sites import CODES, Fault, Ledger, Line, Site, SiteDisk, sites_in_source
 from parkade.errors import ParkadeError, StorageError
 from parkade.store.errors import WriteFailed
@@ -61,10 +63,20 @@ def found_copying(lived: Path, found: dict[Site, str]) -> list[Site]:
     return sorted(set(ledger.counts) - set(found))
 
 
-def test_a_life_and_a_copy_come_by_every_line_that_asks_the_file_layer(
-    found: dict[Site, str], found_copying: list[Site]
+@pytest.fixture(scope="module")
+def found_resharding(lived: Path, found: dict[Site, str]) -> list[Site]:
+    """The sites that only a change of the number of shards comes by."""
+    ledger = Ledger()
+    shutil.copytree(lived / "disk", lived / "dealt")
+    reshard_twice(lived / "dealt", ledger)
+    return sorted(set(ledger.counts) - set(found))
+
+
+def test_all_of_them_together_come_by_every_line_that_asks_the_file_layer(
+    found: dict[Site, str], found_copying: list[Site], found_resharding: list[Site]
 ) -> None:
-    met = {(site.line, site.way[0]) for site in [*found, *found_copying]}
+    sites = [*found, *found_copying, *found_resharding]
+    met = {(site.line, site.way[0]) for site in sites}
     beyond = beyond_line()
     missed = [
         (file, lines.start, call)
@@ -114,6 +126,24 @@ def test_a_copy_that_fails_at_any_call_says_so_and_leaves_no_directory_that_open
             raise AssertionError(f"{fault.site} failed with {fault.code}") from error
         assert ledger.failed == {fault.site: 1}, fault
     assert len(faults) > 30
+
+
+def test_a_reshard_that_fails_at_any_call_costs_no_ticket(
+    lived: Path, found_resharding: list[Site], tmp_path: Path
+) -> None:
+    before = tickets_of(lived / "dealt")
+    faults = [Fault(site, code) for site in found_resharding for code in CODES[site.call]]
+    for number, fault in enumerate(faults):
+        ledger, path = Ledger(fault), tmp_path / f"{number}"
+        shutil.copytree(lived / "disk", path)
+        try:
+            with suppress(ParkadeError):
+                reshard_twice(path, ledger)
+            assert tickets_of(path) == before
+        except Exception as error:
+            raise AssertionError(f"{fault.site} failed with {fault.code}") from error
+        assert ledger.failed == {fault.site: 1}, fault
+    assert len(faults) > 20
 
 
 def beyond_line() -> Line:

@@ -8,9 +8,10 @@ is documented, and then the next part begins.
 
 import errno
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,7 +30,8 @@ from parkade import (
 )
 from parkade.asking import TimeIsUp
 from parkade.backing_up import _say
-from parkade.reader import Reader
+from parkade.reader import Reader, existing_manifest
+from parkade.resharding import Tools, reshard
 from parkade.shard.ticket import part_of_key
 from parkade.store.disk import RealDisk
 from parkade.store.errors import StoreError
@@ -37,10 +39,10 @@ from parkade.store.journal import Sizing
 from parkade.store.lock import read_owner
 from parkade.store.manifest import read_manifest
 from parkade.store.parked import Parked
-from parkade.testing import Killed, TestEngine
+from parkade.testing import Killed, ManualClock, TestEngine
 from parkade.verifying import verify_parts
 
-__all__ = ["OneLife", "copy_twice", "small_limits"]
+__all__ = ["OneLife", "copy_twice", "reshard_twice", "small_limits", "tickets_of"]
 
 ENDED = ("done", "dead", "cancelled", "expired")
 HOUSE_SIZING = Sizing(16 << 10, 16 << 10, frame_bytes_max=2_000, reserve_bytes=200)
@@ -58,6 +60,31 @@ def copy_twice(source: Path, target: Path, ledger: Ledger) -> None:
         with suppress(ParkadeError):
             list(_say(asked))
         list(_say(asked))
+
+
+def reshard_twice(path: Path, ledger: Ledger) -> None:
+    """Deals a directory that nobody owns to three shards, at the second try, and then to one.
+    Raises what is documented."""
+    files = SiteFiles(ledger)
+
+    def open_store(directory: str, **given: Any) -> Parked:
+        return Parked.open(directory, files=files, commit_hook=files.commit, **given)
+
+    tools = Tools(SiteDisk(ledger), ManualClock(), os.urandom, open_store, SIZING)
+    ledger.break_next("preallocate", "spares", errno.ENOSPC)
+    for shards in (3, 3, 1):
+        with suppress(ParkadeError) if shards == 3 else nullcontext():
+            reshard(tools, str(path), shards, lambda *_: None)
+    assert existing_manifest(RealDisk(), str(path), 0).shards == 1
+
+
+def tickets_of(path: Path) -> dict[str, dict[str, int]]:
+    """By task and state, as an engine counts them that opens the directory and runs nothing."""
+    with TestEngine(path) as engine:
+        assert {shard.status for shard in engine.stats().shards} == {"open"}
+        counts = recount(engine)
+        assert engine.stats().by_task == counts
+        return {task: states for task, states in counts.items() if task != "brief"}
 
 
 @contextmanager
