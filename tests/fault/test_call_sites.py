@@ -26,6 +26,11 @@ SALT = b"salty"
 SITES_MIN = 75
 # Segments behind a hole: only a power cut leaves them, so no life of a process comes by.
 BEYOND = ("store/journal.py", "for scan in run.beyond:")
+# What an operator runs on a directory that no engine has: held to its own tests, not swept here.
+TOOLS = (
+    "engine/cli/", "engine/compacting.py", "engine/repairing.py", "engine/salvaging.py",
+    "engine/storage_facts.py", "store/journal_salvage.py", "store/manifest_salvage.py",
+)  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
 
@@ -82,6 +87,7 @@ def test_all_of_them_together_come_by_every_line_that_asks_the_file_layer(
         (file, lines.start, call)
         for file, lines, call in sites_in_source()
         if call != "exists"  # it has an answer for every error
+        and not file.startswith(TOOLS)
         and not any((Line(file, number), call) in met for number in lines)
     ]
     assert missed == [(beyond.file, beyond.number, "unlink")]
