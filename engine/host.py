@@ -245,7 +245,9 @@ class Host:
     def _read_clocks(self) -> None:
         self.now_ms = self.clock.now_ms()
         self.mono_ms = self.clock.monotonic_ms()
-        self.settled_ms: int = self._settled_clock.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
+        settled_ms = self._settled_clock.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
+        # A wall clock set back gives deadlines that the settled clock has passed already.
+        self.settled_ms: int = min(settled_ms, self.now_ms)
 
     def _take_posted(self) -> None:
         posted = self._posted

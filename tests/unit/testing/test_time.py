@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from parkade import Snooze, UnknownTicket
+from parkade import RetryPolicy, Snooze, UnknownTicket
 from parkade.testing import ManualClock, TestEngine
 
 
@@ -189,3 +189,35 @@ def test_the_start_of_the_clock_is_the_tests_choice(tmp_path: object) -> None:
         info = note.options(delay="1d").submit().info()
         assert info.created_at == datetime(2026, 10, 24, 12, tzinfo=UTC)
         assert info.due_at == datetime(2026, 10, 25, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("has_crashed", [False, True])
+def test_what_is_submitted_after_the_clock_was_set_back_is_neither_late_nor_over(
+    parkade_engine: TestEngine, has_crashed: bool
+) -> None:
+    """Its deadlines lie ahead of the wall clock, and behind what the settled clock had reached."""
+
+    @parkade_engine.task(retry=RetryPolicy(5, backoff=["1h"], max_elapsed="1d"))
+    def fail() -> None:
+        raise ValueError("again")
+
+    @parkade_engine.task
+    def note() -> str:
+        return "noted"
+
+    note.submit()
+    parkade_engine.run_until_idle()
+    parkade_engine.clock.step_wall(timedelta(days=-30))
+    if has_crashed:
+        parkade_engine.crash()
+    failing, expiring = fail.submit(), note.options(expires="1h").submit()
+    parkade_engine.run_until_idle()
+    assert (failing.info().state, failing.info().attempts) == ("scheduled", 1)
+    assert expiring.result() == "noted"
+    for kind in ("1h", "kept"):
+        named = note.options(unique=kind, unique_for=kind)
+        first = named.submit()
+        parkade_engine.run_until_idle()
+        again = named.submit()
+        assert (again.id, again.created) == (first.id, False)
+        assert first.result() == "noted"
