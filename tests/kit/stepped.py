@@ -135,8 +135,12 @@ class Port:
     def decided(self, ask: Ask) -> None:
         return
 
-    def open_shards(self) -> list[ShardHost]:
+    @property
+    def shards(self) -> list[ShardHost]:
         return [self._stepped.shard]
+
+    def open_shards(self) -> list[ShardHost]:
+        return self.shards
 
     def shard(self, number: int) -> ShardHost | None:
         return self._stepped.shard if number == 0 else None
