@@ -529,6 +529,7 @@ class _Expected:
         entry = self.model.tickets.get(item.serial)
         if entry is None or entry.state != RUNNING or entry.fence != item.fence:
             return "refused"
+        assert not item.is_alone or entry.is_suspect, ("blamed, and no suspect", item, entry)
         self.model.lose(item, self.now_ms, self.settled_ms)
         return "settled"
 
