@@ -23,6 +23,10 @@ BEFORE, AFTER = 2, 3
 NEVER = 1_000_000
 
 
+def unheard(what: str, done: int, of: int) -> None:
+    return
+
+
 class Killed(BaseException):
     """The process is gone: nothing that it does after this reaches the disk."""
 
@@ -63,7 +67,7 @@ class Mortal:
         """Whether it lived to the end."""
         tools = Tools(self.disk, ManualClock(), os.urandom, self.open_store, SMALL)
         try:
-            reshard(tools, str(path), AFTER, lambda *_: None)
+            reshard(tools, str(path), AFTER, unheard)
         except Killed:
             return False
         return True
@@ -102,8 +106,8 @@ def shards_of(path: Path) -> list[str]:
     return sorted(name for name in os.listdir(path) if "shard" in name)
 
 
-def open_and_look(path: Path) -> int:
-    """An engine is opened; how many shards it found."""
+def open_and_look(path: Path, steps: int) -> int:
+    """An engine is opened, whatever the steps before; how many shards it found."""
     with make(path, shards=None, run=False) as engine:
         shards = len(engine.stats().shards)
     assert shards_of(path) == [f"shard-{number:03d}" for number in range(shards)]
@@ -123,7 +127,7 @@ def finish_and_verify(path: Path, steps: int) -> int:
     return AFTER
 
 
-AFTERWARDS = (lambda path, _: open_and_look(path), kill_and_finish, finish_and_verify)
+AFTERWARDS = (open_and_look, kill_and_finish, finish_and_verify)
 
 
 @pytest.mark.parametrize("first", range(len(AFTERWARDS)))

@@ -42,10 +42,11 @@ def problems(path: Path) -> list[str]:
     return [f"{part.name}: {problem.text}" for part in parts for problem in part.problems]
 
 
-def as_told(value: Any, wanted: Any) -> Any:
+def as_told(value: Any, wanted: dict[str, Any]) -> Any:
     """A value as JSON has it, without the fields that its kind did not have then."""
     known = json.loads(json.dumps(value))
-    for ticket_id, facts in wanted.get("tickets", {}).items():
+    tickets: dict[str, dict[str, Any] | list[Any]] = wanted.get("tickets", {})
+    for ticket_id, facts in tickets.items():
         if isinstance(facts, dict):
             kept = known["tickets"][ticket_id]
             known["tickets"][ticket_id] = {name: kept[name] for name in facts}

@@ -10,6 +10,7 @@ but its own, so that a directory can be made again.
 
 import shutil
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -239,7 +240,7 @@ def live_on(path: Path) -> dict[str, Any]:
     Nothing is forgotten meanwhile, so that it can be told.
     """
     starts: list[str] = []
-    options = OPTIONS | {"keep_done": None, "keep_done_max": None}
+    options: dict[str, Any] = OPTIONS | {"keep_done": None, "keep_done_max": None}
     with TestEngine(path, clock=ManualClock(LEFT_AT), **options) as engine:
         declare(engine, starts, _nothing)
         ids = [info.id for info in walk(engine.find, limit=1000)]
@@ -379,6 +380,6 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in type(value).__dataclass_fields__}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return {str(key): _plain(one) for key, one in dict(value).items()}

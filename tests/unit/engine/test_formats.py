@@ -12,7 +12,7 @@ import pytest
 
 from kit.engines import make
 from parkade import Engine, FormatTooNew
-from parkade.house import HOUSE_NUMBER
+from parkade.house import HOUSE_NUMBER, HouseState
 from parkade.store.disk import RealDisk
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT, Manifest
@@ -169,7 +169,7 @@ def test_a_later_record_of_the_house_is_no_damage(left: Path, record: list[Any])
 
 def test_a_later_row_of_the_house_is_no_damage(left: Path) -> None:
     def lengthen(row: bytes) -> bytes:
-        array = msgspec.msgpack.decode(row) if row else [0, {}, {}, {}]
+        array: list[Any] = msgspec.msgpack.decode(row) if row else as_array(HouseState())
         return msgspec.msgpack.encode([*array, *[None] * 20])
 
     put(left / "house", "heads", bytes(8), lengthen)

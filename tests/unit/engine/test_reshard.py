@@ -43,8 +43,12 @@ def tools(**more: Any) -> Tools:
     return Tools(RealDisk(), ManualClock(), os.urandom, **more)
 
 
+def unheard(what: str, done: int, of: int) -> None:
+    return
+
+
 def to(path: Path, shards: int, **more: Any) -> None:
-    reshard(tools(**more), str(path), shards, lambda *_: None)
+    reshard(tools(**more), str(path), shards, unheard)
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -172,7 +176,7 @@ def test_room_is_looked_for_first_and_the_need_is_told(copied: Path) -> None:
     assert (plan.shards, plan.to, plan.tickets) == (3, 5, len(seen["tickets"]))
     assert not plan.has_room
     with pytest.raises(StorageFull, match=r"needs .* MiB beside .* 977 KiB free") as refused:
-        reshard(poor, str(copied), 5, lambda *_: None)
+        reshard(poor, str(copied), 5, unheard)
     assert refused.value.free_bytes == 1_000_000
     assert shards_in(copied) == ["shard-000", "shard-001", "shard-002"]
     assert look(copied) == seen
