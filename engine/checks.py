@@ -35,7 +35,7 @@ def check_choice(call: str, name: str, value: object, choices: tuple[str, ...]) 
 def check_text(call: str, name: str, value: object, *, bytes_max: int = NAME_BYTES_MAX) -> str:
     """A text that is not empty, is valid Unicode and not longer than `bytes_max` in UTF-8."""
     if not isinstance(value, str):
-        refuse(call, name, value, f"a text, not a {type(value).__name__}")
+        refuse(call, name, value, f"a text, not {type(value).__name__}")
     if not value:
         refuse(call, name, value, "a text that is not empty, or leave it out")
     # Four bytes a character at most: most texts are short enough without being encoded.

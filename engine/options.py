@@ -216,7 +216,7 @@ def _read_tags(call: str, name: str, value: Any, fields: _Fields) -> None:
 
 def _read_summary(call: str, name: str, value: Any, fields: _Fields) -> None:
     if not isinstance(value, str):
-        refuse(call, name, value, f"a text, not a {type(value).__name__}")
+        refuse(call, name, value, f"a text, not {type(value).__name__}")
     fields[name] = cut_summary(value)
 
 

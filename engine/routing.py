@@ -21,7 +21,6 @@ from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED, STATE_NAMES
 from parkade.shard.ticket import Ticket, format_id
 from parkade.store.record import Submitted
 from parkade.telling import tell
-from parkade.wording import shown
 
 if TYPE_CHECKING:
     from parkade.placing import Placing
@@ -52,10 +51,10 @@ def _stored_name(call: str, option: str, task: Any) -> str:
     definition: Any = getattr(task, "definition", None)
     if not isinstance(definition, Definition):
         advice = "use a task, like a function under @engine.task: it must survive a restart"
-        raise ConfigError.option(call, option, shown(task), advice)
+        raise ConfigError.option(call, option, task, advice)
     if getattr(task, "submit_options", NO_OPTIONS) != NO_OPTIONS:
         advice = f"give {definition.name} itself: a route has the options of its task, and no other"
-        raise ConfigError.option(call, option, shown(task), advice)
+        raise ConfigError.option(call, option, task, advice)
     argument = _outcome_argument(call, option, definition)
     return definition.name if argument == _ARGUMENT else f"{definition.name} {argument}"
 

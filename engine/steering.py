@@ -205,5 +205,5 @@ def _told(engine: "Engine", ask: Callable[[], T]) -> T:
 
 def _reason(call: str, reason: Any) -> str:
     if not isinstance(reason, str):
-        refuse(call, "reason", reason, f"a text, not a {type(reason).__name__}")
+        refuse(call, "reason", reason, f"a text, not {type(reason).__name__}")
     return reason if reason.isascii() else reason.encode("utf-8", "backslashreplace").decode()

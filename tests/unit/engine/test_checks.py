@@ -24,8 +24,8 @@ def test_a_choice_is_one_of_its_words_and_the_error_lists_them() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (3, "a text, not a int"),
-        (b"k", "a text, not a bytes"),
+        (3, "a text, not int"),
+        (b"k", "a text, not bytes"),
         ("", "a text that is not empty"),
         ("x" * 256, "a text of at most 255 bytes"),
         ("ä" * 128, "a text of at most 255 bytes"),
