@@ -65,7 +65,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races simulation simulate sabotage stories rest load table bench soak coverage dist format \
+	recovery races simulation simulate sabotage stories rest load kills table bench soak coverage dist format \
 	clean
 
 help: ## this list
@@ -141,6 +141,10 @@ rest: $(READY)
 
 soak: $(READY) ## property and stateful suites with the long, random profile; no time limit
 	@HYPOTHESIS_PROFILE=soak $(PYTEST) tests/property tests/stateful
+
+COUNT ?= 1000
+kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; no time limit
+	@KILLS=$(COUNT) $(PYTEST) -o faulthandler_timeout=0 tests/fault/test_sigkill.py
 
 load: $(READY) ## real disk, real threads, many tickets
 	@$(PYTEST) -m load tests/load

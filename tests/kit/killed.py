@@ -13,6 +13,7 @@ write to LOG is one line a write, so that a kill leaves whole lines:
     U NAME ID               a submit with a unique was acknowledged with this ticket
     T ID                    it is about to be cancelled
     C ID ANSWER             its cancel was acknowledged
+    R ID                    its revival was acknowledged
     H ID FENCE KEY          a handler begins
     E ID FENCE KEY          it ends
     !                       an error that should not be
@@ -25,16 +26,33 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from parkade import Attempt, Backoff, Engine, RetryPolicy, Task, limits
+from parkade import (
+    Attempt,
+    Backoff,
+    Engine,
+    Fail,
+    Outcome,
+    RetryPolicy,
+    Task,
+    TicketFailed,
+    limits,
+)
 
-__all__ = ["FAR", "KEYS", "TASKS", "declare"]
+__all__ = ["CHILDREN", "FAR", "KEYS", "TASKS", "declare"]
 
 KEYS = 6
 FAR = "far"  # due in hours to years: never in a test
-TASKS = ("quick", "flaky", "slow", "keyed", "named", FAR)
+TASKS = (
+    "quick", "flaky", "slow", "keyed", "named", "parent", "child", "receipt", "doomed", FAR,
+)  # fmt: skip
+CHILDREN = 2  # of each parent, in shards of their own keys
 AGAIN = RetryPolicy(1000, backoff=Backoff("5ms", factor=1.5, cap="40ms"))
+
+
+Run = Callable[[Attempt, Callable[[], int]], int]
 
 
 class Log:
@@ -90,7 +108,37 @@ def declare(engine: Engine, log: Log | None = None) -> "dict[str, Task[Any, Any]
     def far(n: int) -> int:
         raise AssertionError("it is not due for hours")
 
-    return {task.name: task for task in (quick, flaky, slow, keyed, named, far)}
+    tasks = (quick, flaky, slow, keyed, named, far)
+    return {task.name: task for task in tasks} | declare_family(engine, run)
+
+
+def declare_family(engine: Engine, run: Run) -> "dict[str, Task[Any, Any]]":
+    """Those that have children and a route, and one that dies until somebody revives it."""
+
+    @engine.task(retry=AGAIN, key="c{n}", summary="{parent}")
+    def child(attempt: Attempt, parent: str, n: int) -> int:
+        return run(attempt, lambda: n)
+
+    @engine.task(retry=AGAIN, key="r{outcome.attempts}", summary="{outcome.ticket_id}")
+    def receipt(attempt: Attempt, outcome: Outcome[int]) -> int:
+        return run(attempt, lambda: outcome.attempts)
+
+    @engine.task(retry=AGAIN, on_done=receipt)
+    def parent(attempt: Attempt, n: int) -> int:
+        for number in range(CHILDREN):
+            attempt.submit(child.call(attempt.ticket_id, n + number))
+        return run(attempt, lambda: n)
+
+    @engine.task(retry=AGAIN)
+    def doomed(attempt: Attempt, n: int) -> int:
+        def work() -> int:
+            if attempt.number == attempt.fence:  # as long as nobody revived it
+                raise Fail("not yet")
+            return n
+
+        return run(attempt, work)
+
+    return {task.name: task for task in (child, receipt, parent, doomed)}
 
 
 class Worker:
@@ -110,7 +158,15 @@ class Worker:
         self.engine.start()
         self.log.tell("open", self.seed)
         print("open", flush=True)
-        kinds = (self.one_by_one, self.one_by_one, self.many, self.unique, self.cancel)
+        kinds = (
+            self.one_by_one,
+            self.one_by_one,
+            self.many,
+            self.unique,
+            self.cancel,
+            self.family,
+            self.revive,
+        )
         for number, kind in enumerate(kinds):
             dice = random.Random(self.seed * 100 + number)
             threading.Thread(target=self.for_ever, args=(kind, dice), daemon=True).start()
@@ -146,6 +202,17 @@ class Worker:
         name = f"u{dice.randrange(400)}"
         ticket = self.tasks["named"].options(unique=name).submit(1)
         self.log.tell("U", name, ticket.id)
+
+    def family(self, dice: random.Random) -> None:
+        self.log.tell("S", self.tasks["parent"].submit(dice.randrange(100)).id, "parent")
+
+    def revive(self, dice: random.Random) -> None:
+        ticket = self.tasks["doomed"].submit(dice.randrange(100))
+        self.log.tell("S", ticket.id, "doomed")
+        with suppress(TicketFailed):
+            ticket.result()
+        if self.engine.dead.revive(ticket.id, accept_ambiguous=True).changed:
+            self.log.tell("R", ticket.id)
 
     def cancel(self, dice: random.Random) -> None:
         task = self.tasks[dice.choice((FAR, FAR, "slow", "quick"))]
