@@ -40,17 +40,17 @@ $(READY_TYPES): $(READY)
 # Seconds a suite may take while another runs beside it. Two at a time on two cores they end within
 # twelve minutes (the house suite reckons it); a suite that takes longer is stopped and has failed.
 LINT_S := 20
-HOUSE_S := 110
-MYPY_S := 110
-UNIT_S := 160
-PROPERTY_S := 80
-STATEFUL_S := 160
-FAULT_S := 160
-RECOVERY_S := 70
-RACES_S := 55
+HOUSE_S := 90
+MYPY_S := 100
+UNIT_S := 210
+PROPERTY_S := 70
+STATEFUL_S := 120
+FAULT_S := 210
+RECOVERY_S := 80
+RACES_S := 65
 STORIES_S := 60
-SIMULATION_S := 150
-REST_S := 70
+SIMULATION_S := 170
+REST_S := 60
 
 # macOS has no timeout of its own (coreutils brings gtimeout); there the budgets are not enforced.
 TIMEOUT := $(shell command -v timeout || command -v gtimeout)

@@ -8,7 +8,7 @@ from pathlib import Path
 from house.import_tree import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TEST_S_MAX = 720
+TEST_S_MAX = 740
 # Run by a target of its own: real disk, many tickets, no part of every change.
 APART = {"load"}
 
