@@ -10,12 +10,16 @@ the machine does to it all. docs/testing.md, Simulation.
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from simulation.history import History, fails, history_of, run, shrink, survey
 
+PART = 20
+TOTALS: Counter[str] = Counter()  # of the histories that this process has run
+RUN: list[int] = []
 # What a hundred histories must have met at least, or they show little.
 MINIMA_PER_100 = {
     "steps": 80_000,
@@ -50,10 +54,22 @@ def tell(history: History) -> str:
     )
 
 
-def test_nothing_told_is_lost_whatever_the_machine_does(pytestconfig: pytest.Config) -> None:
-    only = pytestconfig.getoption("--seed")
-    seeds = range(pytestconfig.getoption("--seeds")) if only is None else [only]
-    totals, failing = survey(seeds, pytestconfig.getoption("--workers"))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Histories in parts, so that none takes as long as a test that hangs."""
+    if "histories" in metafunc.fixturenames:
+        only, count = metafunc.config.getoption("--seed"), metafunc.config.getoption("--seeds")
+        seeds = list(range(count)) if only is None else [only]
+        part = PART * metafunc.config.getoption("--workers")
+        parts = [seeds[at : at + part] for at in range(0, len(seeds), part)]
+        metafunc.parametrize("histories", parts, ids=lambda part: f"from-{part[0]}")
+
+
+def test_nothing_told_is_lost_whatever_the_machine_does(
+    histories: list[int], pytestconfig: pytest.Config
+) -> None:
+    totals, failing = survey(histories, pytestconfig.getoption("--workers"))
+    TOTALS.update(totals)
+    RUN.extend(histories)
     if failing is not None:
         history = history_of(failing)
         try:
@@ -61,13 +77,16 @@ def test_nothing_told_is_lost_whatever_the_machine_does(pytestconfig: pytest.Con
         except AssertionError as error:
             raise AssertionError(tell(history)) from error
         raise AssertionError(f"seed {failing} fails in another process, and not in this one")
-    listed = ", ".join(f"{count} {name}" for name, count in sorted(totals.items()))
-    print(f"\n{len(seeds)} histories: {listed}")
-    if len(seeds) >= 100:
+
+
+def test_the_histories_have_met_all_that_a_machine_does() -> None:
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(TOTALS.items()))
+    print(f"\n{len(RUN)} histories: {listed}")
+    if len(RUN) >= 100:
         few = {
-            name: (totals[name], minimum * len(seeds) // 100)
+            name: (TOTALS[name], minimum * len(RUN) // 100)
             for name, minimum in MINIMA_PER_100.items()
-            if totals[name] < minimum * len(seeds) // 100
+            if TOTALS[name] < minimum * len(RUN) // 100
         }
         assert not few, ("met too seldom: what, how often, how often at least", few)
 

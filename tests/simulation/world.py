@@ -512,6 +512,7 @@ class World:
         for name in list(runtime.attempts.admission.guards.circuits):
             self.announced.turned(name)
             self.engine.breakers.close(name)
+        self.rest()  # the clocks are read: what was set last is believed ten minutes later
         self.pass_ms(700_000)
         for turn in range(400):
             self.rest()
