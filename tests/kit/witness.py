@@ -52,7 +52,7 @@ from parkade.shard.unique import alias_name
 from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
 from parkade.store.outbox import unpack_place
 from parkade.store.parked import ParkedReader
-from parkade.store.record import Bookmarked, Delivered, Record, Submitted
+from parkade.store.record import Bookmarked, Cancelled, Delivered, Record, Submitted
 from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
 from parkade.store.verify import HeadFacts, verify
@@ -214,6 +214,7 @@ class Witness:
         self.tickets: dict[int, Shadow] = {}
         self.rows: dict[bytes, UniqueRow | None] = {}
         self.told_lsn = self.started = 0
+        self.latest_ms = 0  # of what ends things; a clock that is set back does not undo an end
         self.bearing: dict[int, list[Submitted]] = {}
         self.alias_names: dict[bytes, int] = {}
         self.names: dict[int, bytes] = {}
@@ -230,11 +231,24 @@ class Witness:
         """A command was decided, at a time by the wall clock and by the settled one: its answers
         must be the model's."""
         answers = list(verdict.answers)
+        self.latest_ms = max(self.latest_ms, times[1])
+        if isinstance(command, Submit):
+            self._let_go(command.drafts, verdict)
         expected = _Expected(self.model, answers, *times, has_room).codes(command)
         codes = [answer.code for answer in answers]
         assert codes == expected, (command, codes, expected)
         self.started += codes.count("started") if isinstance(command, Start) else 0
         self.bearing = births_of(command)
+
+    def _let_go(self, drafts: Sequence[Submitted], verdict: Verdict) -> None:
+        """A name that was over once, before the clock was set back, may be free for good."""
+        replaced = {r.serial for r in verdict.records if isinstance(r, Cancelled)}
+        for draft, answer in zip(drafts, verdict.answers, strict=True):
+            name = Entry(draft, PENDING, 0, 0, None).name
+            holder, until_ms = (0, None) if name is None else self.model.names.get(name, (0, None))
+            was_over = until_ms is not None and until_ms <= self.latest_ms
+            if name and was_over and answer.code == "created" and holder not in replaced:
+                del self.model.names[name]
 
     def told_along(self, records: Sequence[Record]) -> None:
         """Progress that goes ahead of what was decided."""
@@ -337,7 +351,8 @@ class Witness:
         """Every invariant of the core over its store; and it is the model and the copies."""
         check(core, image.view)
         assert state_of(core, image) == self.tickets, self._difference(core, image)
-        self._check_rows(core, image, settled_ms)
+        self.latest_ms = max(self.latest_ms, settled_ms)
+        self._check_rows(core, image)
         self._check_outbox(core, image, settled_ms)
         entries = self.model.tickets
         heads = {serial: _modelled(shadow) for serial, shadow in self.tickets.items()}
@@ -351,13 +366,13 @@ class Witness:
         assert core.counters == self.model.counters()
         assert core.done_forgotten == self.model.done_forgotten
 
-    def _check_rows(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
+    def _check_rows(self, core: Shard, image: StoreImage) -> None:
         self.alias_names |= {alias_name(child): child for child in self.model.aliases}
         for name in {*self.rows, *image.rows} - self.alias_names.keys():
             known = core.unique_row(name)
             row = image.rows.get(name) if isinstance(known, Unread) else known
             expected = self.rows.get(name)
-            if is_taken(row, settled_ms) or is_taken(expected, settled_ms):
+            if is_taken(row, self.latest_ms) or is_taken(expected, self.latest_ms):
                 assert row == expected, ("a name", name, row, expected)
 
     def _check_outbox(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
