@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from parkade.clock import Clock, MonoMs, WallMs
-from parkade.drive import Drive
+from parkade.drive import Drive, open_in_turn
 from parkade.errors import EngineClosed
 from parkade.io import FrameJournal, Post, ShardIO
 from parkade.opening import OpenShard
@@ -89,15 +89,7 @@ class SteppedDrive(Drive):
     def open_each(
         self, count: int, open_one: Callable[[int], OpenShard]
     ) -> "list[Future[OpenShard]]":
-        opening: list[Future[OpenShard]] = []
-        for number in range(count):
-            future: Future[OpenShard] = Future()
-            opening.append(future)
-            try:
-                future.set_result(open_one(number))
-            except Exception as error:
-                future.set_exception(error)
-        return opening
+        return open_in_turn(count, open_one)
 
     def make_io(self, name: str, post: Post) -> ShardIO:
         return _CountingIO(name, post, self._records)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from parkade.drive import Drive
+from parkade.drive import Drive, open_in_turn
 from parkade.executor import Executor
 from parkade.io import Post, ShardIO
 from parkade.opening import OpenShard
@@ -114,15 +114,7 @@ class SimulatedDrive(Drive):
     def open_each(
         self, count: int, open_one: Callable[[int], OpenShard]
     ) -> "list[Future[OpenShard]]":
-        opening: list[Future[OpenShard]] = []
-        for number in range(count):
-            future: Future[OpenShard] = Future()
-            opening.append(future)
-            try:
-                future.set_result(open_one(number))
-            except Exception as error:
-                future.set_exception(error)
-        return opening
+        return open_in_turn(count, open_one)
 
     def make_io(self, name: str, post: Post) -> ShardIO:
         return ShardIO(name, post)
