@@ -1,5 +1,6 @@
 """`stat`, `doctor`, `compact`, `export`, `Engine.health`: what they tell, and what they change."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from kit.engines import checkpoint, make, runtime_of
+from kit.engines import checkpoint, make, rig
+from kit.faulty import FaultyDisk
 from kit.harm import first_key, harm_row
+from parkade import ParkadeError
 from parkade.cli import checkup
 from parkade.cli.app import cli
 from parkade.cli.checkup import BAD, OK, WARN
@@ -231,14 +234,16 @@ def test_health_tells_of_an_engine_that_is_well(tmp_path: Path) -> None:
 
 def test_health_tells_of_a_shard_that_is_refused_and_of_a_full_disk(left: Path) -> None:
     shutil.rmtree(left / "shard-001/store")
-    with make(left, durability="process", run=False) as engine:
+    disk = FaultyDisk()
+    with rig(make(left, durability="process", run=False), disk=disk) as engine:
         health = engine.health()
         assert (health["status"], health["ready"]) == ("degraded", True)
         assert [shard["writable"] for shard in health["shards"]] == [True, False]
         assert "missing" in health["shards"][1]["reason"]
-
-        def fill() -> None:
-            runtime_of(engine).shards[0].room.is_full = True
-
-        runtime_of(engine).host.call(fill)
-        assert not engine.health()["shards"][0]["writable"]
+        later = engine.task(name="note")(lambda text: text).options(delay="1h")
+        disk.is_full = True
+        while health["shards"][0]["writable"]:
+            with contextlib.suppress(ParkadeError):
+                later.submit("x" * 100_000)
+            health = engine.health()
+        assert not health["storage_writable"]
