@@ -65,7 +65,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races simulation simulate sabotage stories rest load kills table bench soak coverage dist format \
+	recovery races simulation simulate sabotage stories rest load kills table bench search coverage dist format \
 	clean
 
 help: ## this list
@@ -139,8 +139,8 @@ sabotage: $(READY) ## deliberate faults, one at a time, each until the simulator
 rest: $(READY)
 	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")
 
-soak: $(READY) ## property and stateful suites with the long, random profile; no time limit
-	@HYPOTHESIS_PROFILE=soak $(PYTEST) tests/property tests/stateful
+search: $(READY) ## property and stateful suites with many more, random examples; no time limit
+	@HYPOTHESIS_PROFILE=search $(PYTEST) -o faulthandler_timeout=0 tests/property tests/stateful
 
 COUNT ?= 1000
 kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; no time limit

@@ -8,7 +8,7 @@ rule 6).
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from parkade.asks import Ask, AwaitEnd, Look
 from parkade.reading import Read
@@ -106,7 +106,8 @@ class Arrivals:
 
 def _is_unknown(answer: object) -> bool:
     if isinstance(answer, Sequence):
-        return any(isinstance(each, Refusal) and each.code == "unknown" for each in answer)
+        answers = cast("Sequence[object]", answer)
+        return any(isinstance(each, Refusal) and each.code == "unknown" for each in answers)
     return answer is None
 
 

@@ -159,8 +159,12 @@ class Looking(Tasks):
         check_not_on_loop("engine.backup", "asyncio.to_thread(engine.backup, to)")
         engine = cast("Engine", self)
         source = self.desk("engine.backup").runtime.directory.path
-        target = os.path.abspath(os.fspath(to))
-        back_up(source, target, lambda name, **args: HOLD_CALLS[name](engine, args))
+        target: str = os.path.abspath(os.fspath(to))
+
+        def ask(name: str, **args: Any) -> Any:
+            return HOLD_CALLS[name](engine, args)
+
+        back_up(source, target, ask)
 
     def health(self) -> Mapping[str, Any]:
         """How the engine is, for a health check: nothing is counted for it.

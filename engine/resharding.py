@@ -7,7 +7,7 @@ nothing has happened; killed after it, the next one to own the directory goes on
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -237,7 +237,7 @@ def _check_all_there(path: str, old: Sequence[OpenShard], fresh: Sequence[Parked
 
 
 @contextmanager
-def _of_shard(path: str, number: int) -> Iterator[None]:
+def _of_shard(path: str, number: int) -> Generator[None, None, None]:
     """Errors of a store as those of that shard. What the disk has no room for is not."""
     try:
         yield

@@ -122,7 +122,7 @@ def read_rows(target: str, *tables: str) -> Iterator[SalvagedRow]:
     with open(target, "rb") as file:
         while len(head := file.read(_ROW.size)) == _ROW.size:
             number, key_bytes, stored_bytes = _ROW.unpack(head)
-            table = TABLES[number]
+            table = TABLES[int(number)]
             if tables and table not in tables:
                 file.seek(key_bytes + stored_bytes, os.SEEK_CUR)
                 continue

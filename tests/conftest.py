@@ -1,7 +1,7 @@
 """What every suite shares: Hypothesis profiles, and seeds that replay a history.
 
 Profiles, by HYPOTHESIS_PROFILE or --hypothesis-profile: `ci` (the default: few examples, the same
-ones in every run), `dev` (random, more), `soak` (random, very many). No profile has a deadline:
+ones in every run), `dev` (random, more), `search` (random, very many). No profile has a deadline:
 on a busy machine a slow example is no finding.
 
 A test with an argument `seed` runs once per seed: --seeds=N of them from 0 on, or the one that
@@ -29,7 +29,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.register_profile(
-    "soak",
+    "search",
     max_examples=5_000,
     stateful_step_count=200,
     deadline=None,
