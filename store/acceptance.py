@@ -73,7 +73,7 @@ class _Walk:
     def run(self) -> Run:
         for scan in self.scans:
             if scan.header is None:
-                self._pass_by(scan)
+                raise Damage(scan.path, 0, "its header is gone: it had one before it had its name")
             elif self.is_over or not self._enter(scan):
                 self.is_over = True
                 self.log.beyond.append(scan)
@@ -82,16 +82,6 @@ class _Walk:
         self.log.last_lsn = self.expected - 1 if self.expected else self.store_lsn
         self._judge()
         return self.log
-
-    def _pass_by(self, scan: SegmentScan) -> None:
-        if scan.frames:
-            raise Damage(scan.path, 0, "its header is damaged, and frames stand behind it")
-        # Its header was never written: an open or a roll that made the file ended there.
-        self.log.spent.append(scan)
-        if not self.expected:
-            self.expected = self.begin = scan.first_lsn
-        if not self.is_over and self.expected == scan.first_lsn:
-            self.place = (scan.path, 0)
 
     def _enter(self, scan: SegmentScan) -> bool:
         assert scan.header is not None
@@ -154,6 +144,10 @@ class _Walk:
             reason = f"the journal begins at LSN {self.begin}, the store ends at {self.store_lsn}"
             raise Damage(self.scans[0].path, 0, reason)
         needed = self.log.proof_lsn if self.mode is Mode.DISK else self.synced_lsn
+        last = self.scans[-1] if self.scans else None
+        if last is not None and last.goes_on:
+            reason = "the log goes on in another file, which is missing"
+            raise Damage(last.path, last.end, reason)
         if self.log.last_lsn < needed:
             reason = (
                 f"the log ends at LSN {self.log.last_lsn}, and LSN {needed} is known to have "

@@ -114,6 +114,9 @@ def copy_journal(
         wanted, until_lsn = _accepted(scans, source, store_lsn)
     else:
         wanted = _up_to(scans, source, store_lsn, until_lsn)
+    last, end = wanted[-1]
+    # What the last one says of a file behind it is not true of the copy.
+    wanted[-1] = last, min([end, *(frame.offset for frame in last.frames if frame.goes_on)])
     try:
         disk.mkdir(target)
         for scan, end in wanted:
@@ -131,9 +134,8 @@ def _accepted(
     run = accept(scans, store_lsn)
     if run.parts:
         return [(part.scan, part.frames[-1].end) for part in run.parts], run.last_lsn
-    for scan in reversed(run.spent):
-        if scan.header is not None:
-            return [(scan, HEADER_BYTES)], run.last_lsn
+    if run.spent:
+        return [(run.spent[-1], HEADER_BYTES)], run.last_lsn
     raise Damage(source, 0, "the journal is missing: no segment is there")
 
 

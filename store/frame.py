@@ -10,7 +10,7 @@ offset, so that neither an older life of a recycled file nor a copy elsewhere pa
     12  4  crc32 of salt, offset, and this header's bytes 0-12 and 16-32
     16  8  first LSN
     24  8  synced: the last LSN known durable when this was written
-    32  4  zero
+    32  4  1: the log goes on in another file, which was there when this was written; else 0
     36  4  crc32 of salt, offset, bytes 0-36, body and padding
     40     body, then zeros up to a multiple of 8
 
@@ -33,6 +33,7 @@ _FRONT = struct.Struct("<4sIII")
 _HEAD = struct.Struct("<4sIIIQQII")
 _OFFSET = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_GOES_ON = (bytes(4), struct.pack("<I", 1))
 _PADS = tuple(bytes(n) for n in range(ALIGN_BYTES))
 
 HEAD_BYTES = 40
@@ -57,7 +58,8 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class FrameHead(Struct, frozen=True, gc=False):
-    """What is known of a valid frame without its body. `offset` and `size` are bytes."""
+    """What is known of a valid frame without its body. `offset` and `size` are bytes; `goes_on`:
+    it is the last of its file, and says that the log goes on in another."""
 
     offset: int
     size: int
@@ -65,6 +67,7 @@ class FrameHead(Struct, frozen=True, gc=False):
     count: int
     first_lsn: int
     synced_lsn: int
+    goes_on: bool = False
 
     @property
     def last_lsn(self) -> int:
@@ -95,7 +98,14 @@ def salt_crc(salt: bytes) -> int:
 
 
 def encode_frame(
-    body: bytes, *, count: int, first_lsn: int, synced_lsn: int, offset: int, salted: int
+    body: bytes,
+    *,
+    count: int,
+    first_lsn: int,
+    synced_lsn: int,
+    offset: int,
+    salted: int,
+    goes_on: bool = False,
 ) -> tuple[bytes, bytes, bytes]:
     """A frame as the three buffers to write one behind the other; the body is not copied.
 
@@ -105,7 +115,7 @@ def encode_frame(
     seed = crc32(_OFFSET.pack(offset), salted)
     front = _FRONT.pack(MAGIC, len(body), count, 0)[:12]
     lsns = struct.pack("<QQ", first_lsn, synced_lsn)
-    head = front + _CRC.pack(crc32(lsns, crc32(front, seed))) + lsns + b"\0\0\0\0"
+    head = front + _CRC.pack(crc32(lsns, crc32(front, seed))) + lsns + _GOES_ON[goes_on]
     pad = _PADS[-len(body) % ALIGN_BYTES]
     crc = crc32(body, crc32(head, seed))
     if pad:
@@ -117,7 +127,7 @@ def decode_head(content: memoryview, offset: int, salted: int) -> FrameHead | No
     """The frame that stands at `offset`, or None if no whole and unchanged one does."""
     if len(content) - offset < HEAD_BYTES:
         return None
-    magic, length, count, head_crc, first_lsn, synced_lsn, _, crc = _HEAD.unpack_from(
+    magic, length, count, head_crc, first_lsn, synced_lsn, flag, crc = _HEAD.unpack_from(
         content, offset
     )
     if magic != MAGIC:
@@ -134,7 +144,7 @@ def decode_head(content: memoryview, offset: int, salted: int) -> FrameHead | No
     seed = crc32(content[offset : offset + 36], seed)
     if crc != crc32(content[offset + HEAD_BYTES : end], seed):
         return None
-    return FrameHead(offset, size, length, count, first_lsn, synced_lsn)
+    return FrameHead(offset, size, length, count, first_lsn, synced_lsn, flag == 1)
 
 
 def scan_frames(content: bytes, start: int, salted: int) -> Scan:

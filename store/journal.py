@@ -309,6 +309,24 @@ class Journal:
         if part.scan.size_bytes > part.frames[-1].end:
             self._disk.ftruncate(handle, part.frames[-1].end)
 
+    def _mark_goes_on(self, part: RunPart) -> None:
+        """Now that there is a file behind the run: were it lost, this one would tell."""
+        header, last = part.scan.header, part.frames[-1]
+        assert header is not None
+        if part.scan.goes_on:
+            return
+        handle = self._disk.open(part.scan.path)
+        try:
+            writer = SegmentWriter(self._disk, handle, part.scan.path, header, last.end)
+            writer.end = last.end
+            writer.write_goes_on(last.last_lsn + 1, last.last_lsn)
+        except OSError as error:
+            # It is some bytes more than there were, and a disk without room must open.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        finally:
+            self._disk.close(handle)
+
     def _begin(self, run: Run, store_lsn: int, store_epoch: int) -> None:
         self.epoch = max(store_epoch, run.epoch_max) + 1
         self.next_lsn = max(store_lsn, run.last_lsn) + 1
@@ -317,6 +335,8 @@ class Journal:
         self._replay_from = store_lsn
         self._spares.find()
         self._active = self._start_segment(self._spare_for_open(), run.end)
+        if run.parts:
+            self._mark_goes_on(run.parts[-1])
         for scan in run.spent:
             self._disk.unlink(scan.path)
         self._sync_directory()
@@ -380,8 +400,11 @@ class Journal:
             raise NoRoom(self.directory, body_bytes)
         is_empty = full.end == HEADER_BYTES
         prior_end = full.header.prior_end if is_empty else full.end
+        used = full.end - HEADER_BYTES
         try:
             active = self._active = self._start_segment(spare, prior_end)
+            if not is_empty:
+                full.write_goes_on(self.next_lsn, self.synced_lsn)
             self._disk.close(full.handle)
             if is_empty:
                 # Two files of one epoch that begin at the same LSN have no order.
@@ -390,7 +413,6 @@ class Journal:
         except OSError as error:
             self._fail(full.path, error)
         if not is_empty:
-            used = full.end - HEADER_BYTES
             self._sealed.append(_Sealed(full.path, self.last_lsn, used, full.size_bytes))
         return active
 

@@ -153,6 +153,11 @@ class SegmentScan:
     size_bytes: int
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it says that there is a file behind it."""
+        return any(frame.goes_on for frame in self.frames)
+
+    @property
     def first_lsn(self) -> int:
         """The LSN of the first record it may hold."""
         return self.name.first_lsn
@@ -256,7 +261,9 @@ class SegmentWriter:
         """Whether such a frame fits, and a covering frame behind it."""
         return self.end + frame_bytes(body_bytes) + HEAD_BYTES <= self.size_bytes
 
-    def write(self, body: bytes, *, count: int, first_lsn: int, synced_lsn: int) -> int:
+    def write(
+        self, body: bytes, *, count: int, first_lsn: int, synced_lsn: int, goes_on: bool = False
+    ) -> int:
         """Writes one frame, one call to the disk, and returns the bytes it took.
 
         It is durable on return if the segment's mode is DISK. Raises OSError.
@@ -268,6 +275,7 @@ class SegmentWriter:
             synced_lsn=synced_lsn,
             offset=self.end,
             salted=self._salted,
+            goes_on=goes_on,
         )
         if self.header.mode is Mode.DISK:
             self.disk.pwrite_durable(self.handle, buffers, self.end)
@@ -276,3 +284,11 @@ class SegmentWriter:
         size = frame_bytes(len(body))
         self.end += size
         return size
+
+    def write_goes_on(self, next_lsn: int, synced_lsn: int) -> None:
+        """Says that the log goes on in another file, which must be there durably. Raises OSError.
+
+        In mode DISK alone: elsewhere what follows may be lost with the power.
+        """
+        if self.header.mode is Mode.DISK:
+            self.write(b"", count=0, first_lsn=next_lsn, synced_lsn=synced_lsn, goes_on=True)

@@ -1,5 +1,7 @@
 """The rule of acceptance on its own: from what was found to a log or a refusal."""
 
+import dataclasses
+
 import pytest
 
 from parkade.store.acceptance import Run, accept
@@ -77,17 +79,23 @@ def test_a_hole_before_valid_frames_is_damage_in_disk_mode_whatever_they_prove()
     assert caught.value.offset == HEADER_BYTES + FRAME_BYTES
 
 
-def test_frames_under_a_header_that_is_not_there_are_damage() -> None:
-    with pytest.raises(Damage, match="its header is damaged"):
-        accept([scan(1, [1], has_header=False)], 0)
-
-
-def test_a_file_that_was_never_begun_holds_its_place_and_nothing_else() -> None:
-    run = accept([scan(8, [], has_header=False)], 7)
-    assert (run.last_lsn, lsns(run), len(run.spent)) == (7, [], 1)
-    with pytest.raises(Damage) as caught:
-        accept([scan(8, [], has_header=False)], 8)
+@pytest.mark.parametrize("lsns_there", [[], [8]])
+def test_a_file_without_its_header_is_damage_for_it_had_one_before_its_name(
+    lsns_there: list[int],
+) -> None:
+    with pytest.raises(Damage, match="its header is gone") as caught:
+        accept([scan(8, lsns_there, has_header=False)], 7)
     assert caught.value.offset == 0
+
+
+def test_a_last_file_that_says_that_the_log_goes_on_is_damage() -> None:
+    first = scan(1, [1, 2])
+    end = FrameHead(first.end, 40, 0, 0, 3, 2, goes_on=True)
+    first = dataclasses.replace(first, frames=(*first.frames, end), end=end.end)
+    assert accept([first, scan(3, [3], epoch=2)], 0).last_lsn == 3
+    with pytest.raises(Damage, match="goes on in another file, which is missing") as caught:
+        accept([first], 0)
+    assert (caught.value.path, caught.value.offset) == (first.path, first.end)
 
 
 def test_a_lost_frame_without_records_is_found_by_the_next_header() -> None:

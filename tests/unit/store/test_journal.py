@@ -217,8 +217,8 @@ def test_a_look_names_every_segment_and_the_damage() -> None:
     append_all(open_journal(disk, is_new=True), bodies(1, 45))
     report = inspect(disk, PLACE, SALT, SHARD, 0)
     assert [(s.first_lsn, s.last_lsn, s.epoch, s.mode, s.frames) for s in report.segments] == [
-        (1, 20, 1, "disk", 20),
-        (21, 40, 1, "disk", 20),
+        (1, 20, 1, "disk", 21),  # with the mark that the log goes on
+        (21, 40, 1, "disk", 21),
         (41, 45, 1, "disk", 5),
     ]
     disk.flip(report.segments[1].path, 100)
