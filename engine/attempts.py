@@ -384,6 +384,9 @@ class Attempts:
             name = permit.plan.breaker
             if self.admission.guards.report(permit, outcome, now_ms) and name is not None:
                 self._changed.append(name)
+            for name in self.admission.guards.take_abandoned():
+                self._changed.append(name)
+                self.admission.wake("breaker", name)
             if not outcome.lives_on:
                 self.admission.release(permit, now_ms)
         if outcome.lives_on:

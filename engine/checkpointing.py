@@ -181,9 +181,8 @@ class Checkpointing:
         shard.retention.freed(current.batch.spent)
         try:
             store = shard.store
-            shard.core.complete(
-                current.lsn, current.placed, store.lane_rows, commit.number, store.wait_rows
-            )
+            rows = store.lane_rows, commit.number, store.wait_rows, commit.lane_tickets
+            shard.core.complete(current.lsn, current.placed, *rows)
         except Exception as error:
             shard.poison(error)
             return

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Guards", "Hold", "Override", "Pause", "Permit", "Plan", "Registry", "decode_override"]
 
 PROBE_LEASE_MS_MIN = 60_000  # a probe that has not ended by then is not waited for any longer
+PLANS_MAX = 4_096  # of tasks and targets met lately; what is dropped is made anew
 IDLE_METERS_MIN = 256  # so many are kept before the idle ones among them are looked for
 _SUCCESSES = ("done", "result_lost")  # the work was done
 _NO_LIMITS: tuple[Quota, ...] = ()
@@ -136,6 +137,7 @@ class Guards:
         self.meters: dict[str, Meter] = {}  # by scope
         self.key_meters: dict[str, Meter] = {}
         self.on_trial: dict[str, int] = {}  # breaker -> attempts that will report to it
+        self.abandoned: list[str] = []  # breakers let go that were not closed: their end is to tell
         self.rules: dict[str, CircuitRules] = {}  # of the breakers that plans have named
         self.declared: set[str] = set()  # those among them that the code asks for
         self._plans: dict[tuple[str, str | None], Plan] = {}
@@ -151,7 +153,7 @@ class Guards:
 
     def renew(self) -> None:
         """Read the code anew: plans that were handed out are those of before."""
-        self._plans.clear()
+        self._drop_plans()
         if self._registry is None:
             return
         self._version = self._registry.version
@@ -165,10 +167,17 @@ class Guards:
     def plan_of(self, task_name: str, target: str | None) -> Plan:
         plan = self._plans.get((task_name, target))
         if plan is None:
-            if len(self._plans) >= 10_000:
-                self._plans.clear()
+            if len(self._plans) >= PLANS_MAX:
+                self._drop_plans()
             plan = self._plans[task_name, target] = self._made(task_name, target)
         return plan
+
+    def _drop_plans(self) -> None:
+        """The numbers of breakers go with them, save of those that are there."""
+        self._plans.clear()
+        kept = [name for name in self.rules if name in self.circuits]
+        self.rules = {name: self.rules[name] for name in kept}
+        self.declared.intersection_update(kept)
 
     def _made(self, task_name: str, target: str | None) -> Plan:
         task = self._task(task_name)
@@ -308,6 +317,13 @@ class Guards:
                 Hold("limit", f"key:{key}", mono_ms=mono_ms + wait_ms) if wait_ms else None
             )
         return [hold for hold in found if hold is not None]
+
+    def set_pause(self, scope: str, pause: Pause, settled_ms: int) -> None:
+        """Paused from now on; those that are over are let go."""
+        for other, old in list(self.pauses.items()):
+            if old.until_ms is not None and old.until_ms <= settled_ms:
+                del self.pauses[other]
+        self.pauses[scope] = pause
 
     def _pause(self, scope: str, now_ms: int) -> Hold | None:
         pause = self.pauses.get(scope)
@@ -449,15 +465,25 @@ class Guards:
         self._meters_kept = max(IDLE_METERS_MIN, 2 * most)
 
     def _look_at_one(self, now_ms: int) -> None:
-        """Drops a closed breaker that says no more than none would: with each outcome one is looked
-        at, in turn, so that none stays for long."""
+        """Drops a breaker that says no more than none would, or that nobody has tried for long:
+        with each outcome one is looked at, in turn, so that none stays for long."""
         name = next(iter(self.circuits), None)
         if name is None:
             return
         circuit = self.circuits.pop(name)
         rules = self.rules.get(name, CircuitRules())
-        if self.on_trial.get(name) or not circuit.is_idle(rules, now_ms):
-            self.circuits[name] = circuit
+        if not self.on_trial.get(name):
+            if circuit.is_idle(rules, now_ms):
+                return
+            if circuit.is_abandoned(rules, now_ms):
+                self.abandoned.append(name)
+                return
+        self.circuits[name] = circuit
+
+    def take_abandoned(self) -> list[str]:
+        """The breakers that were let go since the last time: closed, as a new one is."""
+        abandoned, self.abandoned = self.abandoned, []
+        return abandoned
 
 
 def _of(limits: "Iterable[Limit]", per: str) -> tuple[Quota, ...]:

@@ -122,7 +122,7 @@ class Levers:
         pause = Pause(until_ms, reason)
 
         def apply() -> None:
-            self._guards.pauses[scope] = pause
+            self._guards.set_pause(scope, pause, self._host.settled_ms)
             self._publish(events.PAUSED, (scope, reason, until_ms), scope)
 
         self.change([Paused(scope, until_ms, reason)], apply)

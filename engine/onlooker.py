@@ -170,10 +170,10 @@ class Onlooker:
         store: Any = HeldStore(snapshot)
         core = self._core
         if core is not None and not is_fresh and snapshot.lsn == self._base_lsn:
-            return Sight(core, StoreReader(store, core.lane_number), snapshot)
+            return Sight(core, StoreReader(store, core.stored_lane_number), snapshot)
         self._core = None
         core = core_at(snapshot)
-        reader = StoreReader(store, core.lane_number)
+        reader = StoreReader(store, core.stored_lane_number)
         replay(core, reader, self.frames(snapshot), self.journal)
         self._core, self._base_lsn = core, snapshot.lsn
         return Sight(core, reader, snapshot)

@@ -105,7 +105,7 @@ def open_shard(
     try:
         with store.snapshot() as snapshot:
             core = core_at(snapshot, bounds, number=number, shard_count=identity.shard_count)
-        reader = StoreReader(store, core.lane_number)
+        reader = StoreReader(store, core.stored_lane_number)
         replay(core, reader, journal.replay(), journal.directory)
         core.epoch = journal.epoch
         adopt_running(core, reader)
@@ -133,6 +133,7 @@ def core_at(
         has_outbox=bool(snapshot.outbox(limit=1)),
         waits=snapshot.wait_queues(),
         wait_rows=snapshot.wait_row_count(),
+        idle_lanes=snapshot.idle_lanes(),
         done_forgotten=snapshot.memo().done_forgotten,
     )
 

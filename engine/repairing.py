@@ -218,7 +218,7 @@ class _Work:
         """Brings the store to the end of the journal; its last LSN and the greatest epoch."""
         with store.snapshot() as snapshot:
             core = core_at(snapshot, number=number, shard_count=self.manifest.shards)
-        reader = StoreReader(store, core.lane_number)
+        reader = StoreReader(store, core.stored_lane_number)
         part.holes = list(journal.holes)
         is_whole = self._frames(core, reader, journal.sound, part)
         if is_whole and self.is_past_holes:

@@ -89,13 +89,14 @@ class Applying:
         taken: Mapping[int, tuple[int, int, int]],
         has_outbox: bool,
         done_forgotten: int,
+        idle_lanes: Collection[int] | None,
     ) -> None:
         self.lsn = lsn
         self.epoch = 0  # of the record that is applied: its journal's, or its segment's
         self.births = births
         self.done_forgotten = done_forgotten
         self.memory = Memory(lsn, bounds.payload_cache_bytes_max)
-        lanes = Lanes(self.memory, bounds, lane_names, lane_rows, waits, wait_rows)
+        lanes = Lanes(self.memory, bounds, lane_names, lane_rows, waits, wait_rows, idle_lanes)
         self.placement = Placement(self.memory, bounds, lanes)
         stored = range(births.shard_count) if has_outbox else ()
         self.outbox = Outbox(self.memory, taken, stored, bounds.outbox_max, bounds.outbox_bytes_max)

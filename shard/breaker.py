@@ -135,6 +135,7 @@ class Circuit:
         """An attempt starts: it may. A probe that has not reported after `lease_ms` is lost."""
         if self.state != HALF_OPEN:
             return Trial(self.epoch)
+        self.until_ms = now_ms  # tried: see `is_abandoned`
         self._probe_last += 1
         self._probes[self._probe_last] = (now_ms + lease_ms, lease_ms)
         return Trial(self.epoch, self._probe_last)
@@ -253,6 +254,13 @@ class Circuit:
             return False
         part = now_ms // max(1, rules.window_ms // _SLOTS)
         return not any(part - _SLOTS < at <= part for at in self._calls)
+
+    def is_abandoned(self, rules: CircuitRules, now_ms: int) -> bool:
+        """Whether nobody has tried its target for so long, though one might have, that how it was
+        says nothing any more."""
+        self.look(now_ms)
+        is_free = self.state == HALF_OPEN and not self._probes
+        return is_free and self.until_ms + rules.max_open_for_ms <= now_ms
 
     def encode(self) -> bytes:
         """What must outlive the process; empty: nothing. Half-open is open whose time has come."""

@@ -72,14 +72,15 @@ class Shard(Applying):
         done_forgotten: int = 0,
         waits: Collection[tuple[str, int]] = (),
         wait_rows: int = 0,
+        idle_lanes: Collection[int] | None = None,
     ) -> None:
         """The state at the store's LSN, with nothing in memory.
 
         `lane_names` and `lane_rows` are by lane number: its encoded key, its rows in `lanes`.
         `waits` is each key and lane number with rows in `waits`, `wait_rows` how many those are.
         `taken` is by sender: the last (epoch, LSN, index) that came from there. `has_outbox`: the
-        store has entries for other shards. `done_forgotten` is how many tickets were done and are
-        forgotten.
+        store has entries for other shards. `idle_lanes`: see `Lanes`. `done_forgotten` is how many
+        tickets were done and are forgotten.
         """
         super().__init__(
             lsn,
@@ -93,6 +94,7 @@ class Shard(Applying):
             taken or {},
             has_outbox,
             done_forgotten,
+            idle_lanes,
         )
         self.has_room = True
         self.refused_outcomes = 0
@@ -223,6 +225,11 @@ class Shard(Applying):
         """The number of a lane; a new one is noted in the flight's `lane_names`."""
         return self.placement.lanes.number(lane)
 
+    def stored_lane_number(self, lane: LaneKey) -> int:
+        """The number of a lane of which the store has pending tickets. Any thread; 0 for one that a
+        stale snapshot had."""
+        return self.placement.lanes.numbers.get(lane, 0)
+
     def complete(
         self,
         cut_lsn: int,
@@ -230,12 +237,14 @@ class Shard(Applying):
         lane_rows: Mapping[int, int],
         commit: int,
         wait_rows: int = 0,
+        lane_tickets: Mapping[int, int] | None = None,
     ) -> None:
         """The commit of the checkpoint is done.
 
         `placed` says how each ticket of the flight stands in the store now, `lane_rows` how many
-        rows each lane has there, `wait_rows` how many wait for keys. `commit` is its number: what
-        snapshots say that they saw. Clean tickets that nobody needs leave memory.
+        rows each lane has there, `wait_rows` how many wait for keys; `lane_tickets`: see
+        `Lanes.rows_counted`. `commit` is its number: what snapshots say that they saw. Clean
+        tickets that nobody needs leave memory.
         """
         lanes = self.placement.lanes
         flight = self.memory.flight
@@ -244,7 +253,7 @@ class Shard(Applying):
             self.placement.move_completed(serial, move)
         self.memory.complete(cut_lsn, placed, self.placement.keeps)
         self.memory.completed_commit = commit
-        lanes.rows_counted(lane_rows, wait_rows)
+        lanes.rows_counted(lane_rows, wait_rows, lane_tickets)
         self.placement.completed()
 
     def merge_back(self) -> None:

@@ -34,7 +34,7 @@ class Generation:
     uniques     name -> row; None: delete
     history     (serial, fence) -> row
     moves       serial -> move; never of a ticket in `tickets`
-    lane_names  (number, encoded lane) given out for the first time
+    lane_names  (number, encoded lane) given out for the first time; None: given up
     outbox      receiver -> place -> entry, in order
     handed      receiver -> place: the store's entries up to there are to be deleted
     size_bytes  an estimate of what it holds in memory
@@ -62,7 +62,7 @@ class Generation:
         self.uniques: dict[bytes, UniqueRow | None] = {}
         self.history: dict[tuple[int, int], AttemptRow] = {}
         self.moves: dict[int, LaneMove] = {}
-        self.lane_names: list[tuple[int, bytes]] = []
+        self.lane_names: list[tuple[int, bytes | None]] = []
         self.outbox: dict[int, dict[Place, Submitted]] = {}
         self.handed: dict[int, Place] = {}
         self.size_bytes = 0

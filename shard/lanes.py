@@ -65,6 +65,7 @@ class Lanes:
         "fresh",
         "heads_order",
         "hungry",
+        "idle",
         "keys",
         "loading",
         "looked_at",
@@ -89,15 +90,18 @@ class Lanes:
         rows: Mapping[int, int],
         waits: Collection[tuple[str, int]] = (),
         wait_rows: int = 0,
+        idle: Collection[int] | None = None,
     ) -> None:
         """`rows`: of `lanes`, by lane number. `waits`: each key and lane number with rows in
-        `waits`, of which there are `wait_rows`."""
+        `waits`, of which there are `wait_rows`. `idle`: the numbers of lanes of which the store has
+        no pending ticket; None: it cannot tell, and numbers are kept for ever."""
         self.memory = memory
         self.bounds = bounds
         self.by_key: dict[LaneKey, Lane] = {}
         self.names: dict[int, LaneKey] = {n: decode_lane(name) for n, name in names.items()}
         self.numbers: dict[LaneKey, int] = {key: number for number, key in self.names.items()}
         self.number_next = max(self.names, default=0) + 1
+        self.idle = None if idle is None else set(idle)  # what else is, memory has to tell
         self.rows: Mapping[int, int] = rows
         self.seats: dict[int, int] = {}
         self.total = 0  # in all windows, or coming into them
@@ -147,6 +151,8 @@ class Lanes:
             number = self.numbers[key] = self.number_next
             self.number_next += 1
             self.names[number] = key
+            if self.idle is not None:
+                self.idle.add(number)
             memory = self.memory
             generation = memory.dirty if memory.flight is None else memory.flight
             generation.lane_names.append((number, encode_lane(key)))
@@ -404,11 +410,30 @@ class Lanes:
             return None
         return ticket
 
-    def rows_counted(self, rows: Mapping[int, int], wait_rows: int) -> None:
-        """What the store has now: rows of `lanes` by lane number, and of `waits`."""
+    def rows_counted(
+        self, rows: Mapping[int, int], wait_rows: int, tickets: Mapping[int, int] | None
+    ) -> None:
+        """What the store has now: rows of `lanes` by lane number, and of `waits`; the pending
+        tickets of lanes of which it has got or lost some, None where it does not count them."""
         self.rows = rows
         self.waits.row_count = wait_rows
         self.drop_unused()
+        if self.idle is None or tickets is None:
+            self.idle = None
+            return
+        for number, count in tickets.items():
+            (self.idle.discard if count else self.idle.add)(number)
+        self._give_numbers_up(self.idle)
+
+    def _give_numbers_up(self, idle: set[int]) -> None:
+        """Forgets the numbers of lanes that have no ticket, here or in the store: targets may have
+        names that come once. Whatever the store read before is stale by now."""
+        for number in list(idle):
+            key = self.names[number]
+            if key not in self.by_key and key not in self.waits.lanes:
+                idle.discard(number)
+                del self.names[number], self.numbers[key]
+                self.memory.dirty.lane_names.append((number, None))
 
     # ------------------------------------------------------------------ keys
 

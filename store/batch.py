@@ -28,10 +28,11 @@ class Claim(NamedTuple):
 class Commit(NamedTuple):
     """A batch that is durable.
 
-    `number` grows with each commit, also where the LSN stands still; a snapshot tells which one it
-    sees. `has_refine_due`: an agenda bucket whose time is near still waits to be split, so commit
-    again soon, even with nothing in the batch. `has_upkeep`: there is garbage left to clear, in no
-    hurry.
+    `lane_tickets`: how many pending tickets there are now in each lane of which one came or went;
+    None: this store does not count them. `number` grows with each commit, also where the LSN stands
+    still; a snapshot tells which one it sees. `has_refine_due`: an agenda bucket whose time is near
+    still waits to be split, so commit again soon, even with nothing in the batch. `has_upkeep`:
+    there is garbage left to clear, in no hurry.
     """
 
     lsn: int
@@ -40,6 +41,7 @@ class Commit(NamedTuple):
     written_bytes: int
     has_refine_due: bool
     has_upkeep: bool
+    lane_tickets: dict[int, int] | None = None
 
 
 def pack_ended(state: int, task_digest: bytes, finished_ms: int, serial: int) -> bytes:
@@ -79,7 +81,8 @@ class Batch:
     wait_rows: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
     leaves: list[bytes] = field(default_factory=list[bytes])
     keyed_leaves: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
-    lane_names: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    # None: the lane has no tickets any more, and its number is given to no other
+    lane_names: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
 
     # by 16-byte name
     uniques: dict[bytes, Claim | None] = field(default_factory=dict[bytes, Claim | None])

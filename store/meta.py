@@ -11,6 +11,7 @@ __all__ = [
     "FORMAT",
     "IDENTITY",
     "LANE_ROWS",
+    "LANE_TICKETS",
     "MAGIC",
     "MEMO",
     "STATE",
@@ -32,7 +33,7 @@ __all__ = [
 FORMAT = 1
 MAGIC = b"PARKADES"
 IDENTITY, STATE, COUNTERS, LANE_ROWS = b"identity", b"state", b"counters", b"lane_rows"
-MEMO, TAKEN = b"memo", b"taken"
+MEMO, TAKEN, LANE_TICKETS = b"memo", b"taken", b"lane_tickets"
 
 _IDENTITY = struct.Struct(">8sI5sI")
 _STATE = struct.Struct(">5Q")

@@ -30,6 +30,7 @@ from parkade.store.meta import (
     COUNTERS,
     IDENTITY,
     LANE_ROWS,
+    LANE_TICKETS,
     MEMO,
     STATE,
     Memo,
@@ -52,8 +53,8 @@ MARGIN_BYTES = 1 << 20  # less than this free on the disk beyond what a commit n
 class Parked(ParkedReader):
     """The store of a shard, for its owner.
 
-    `lsn`, `epoch`, `settled_ms`, `counters`, `memo`, `lane_names`, `lane_rows` and `wait_rows` are
-    those of the latest commit; the dicts are replaced by a commit, never changed.
+    `lsn`, `epoch`, `settled_ms`, `counters`, `memo`, `lane_rows` and `wait_rows` are those of the
+    latest commit; the dicts are replaced by a commit, never changed.
     """
 
     lsn: int
@@ -61,7 +62,6 @@ class Parked(ParkedReader):
     settled_ms: int
     counters: dict[tuple[str, int], int]
     memo: Memo
-    lane_names: dict[int, bytes]
     lane_rows: dict[int, int]
     wait_rows: int
 
@@ -202,6 +202,7 @@ class Parked(ParkedReader):
                         (STATE, State(settled_ms=settled_ms).pack()),
                         (COUNTERS, encode_counters({})),
                         (LANE_ROWS, encode_lane_rows({})),
+                        (LANE_TICKETS, bytes(8)),
                         (MEMO, encode_memo(Memo())),
                     ):
                         transaction.put(key, seal(key, row), db=tables.meta)
@@ -230,7 +231,7 @@ class Parked(ParkedReader):
                 if length < self._state.file_bytes:
                     reason = f"the file ends here, and was {self._state.file_bytes} bytes long"
                     raise Damage(self.path, length, reason)
-                self.lane_names, self.memo = snapshot.lane_names(), snapshot.memo()
+                self.memo = snapshot.memo()
                 rows = snapshot.lane_row_counts(), snapshot.wait_row_count()
                 self._adopt(self._state, snapshot.counters(), *rows)
         except BaseException:
@@ -269,8 +270,6 @@ class Parked(ParkedReader):
             number = transaction.id()
         with suppress(OSError, ReadFailed):  # the batch is durable; the next commit does it
             self._files.fill_up(self._environment, self.path)
-        if batch.lane_names:
-            self.lane_names = self.lane_names | batch.lane_names
         self.memo = batch.memo
         rows = written.lane_rows, written.wait_rows
         self._adopt(written.state, dict(batch.counters), *rows)
@@ -281,6 +280,7 @@ class Parked(ParkedReader):
             written.written_bytes,
             written.has_refine_due,
             written.has_upkeep,
+            written.lane_tickets,
         )
 
     def _grow_ahead(self, need_bytes: int) -> bool:

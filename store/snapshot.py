@@ -18,6 +18,7 @@ from parkade.store.errors import Damage
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
+    LANE_TICKETS,
     MEMO,
     STATE,
     TAKEN,
@@ -105,14 +106,30 @@ class Snapshot:
         return decode_lane_rows(self._meta_row(LANE_ROWS))
 
     def lane_names(self) -> dict[int, bytes]:
-        """Every lane number that was ever given, and its name. Raises `Damage`."""
+        """Every lane number that is in use, and its name. Raises `Damage`."""
         names: dict[int, bytes] = {}
         for key, stored in self.transaction.cursor(self.tables.lane_names):
             name = unseal(key, stored)
             if name is None:
                 raise self._damage("lane_names", bytes(key))
-            names[int.from_bytes(key, "big")] = name
+            if len(key) == 4:  # else a count: see `idle_lanes`
+                names[int.from_bytes(key, "big")] = name
         return names
+
+    def idle_lanes(self) -> set[int] | None:
+        """The lane numbers of which no ticket is pending; None: not counted here. Raises
+        `Damage`."""
+        stored = self.transaction.get(LANE_TICKETS, db=self.tables.meta)
+        if stored is None or unseal(LANE_TICKETS, stored) != self.lsn.to_bytes(8, "big"):
+            return None
+        idle: set[int] = set()
+        for key, _ in self.transaction.cursor(self.tables.lane_names):
+            number = int.from_bytes(key[:4], "big")
+            if len(key) == 4:
+                idle.add(number)
+            else:
+                idle.discard(number)  # a count, which stands behind the name
+        return idle
 
     def head(self, serial: int) -> bytes | None:
         """None: no such ticket. Raises `RowDamaged`."""

@@ -6,7 +6,9 @@ in and comes out as values, so a transaction that fails leaves no trace.
 
 import struct
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from typing import NamedTuple
 
 from lmdb import Transaction, _Database
@@ -15,9 +17,11 @@ from parkade.store.agenda import AgendaWriter, Upkeep
 from parkade.store.batch import Batch
 from parkade.store.entry import EXPIRY
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
+from parkade.store.errors import Damage
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
+    LANE_TICKETS,
     MEMO,
     STATE,
     TAKEN,
@@ -39,6 +43,7 @@ __all__ = [
     "claim_end_bits",
     "claim_until_ms",
     "lane_key",
+    "lane_tickets_key",
     "unpack_stamps",
     "wait_key",
     "wait_prefix",
@@ -53,6 +58,8 @@ CLAIM_END_BITS_MIN = 16  # but 2^16 ms where the end of a unique row is nearer t
 BUCKET_ROWS_MAX = 250  # entries in one blob of these two tables: it fills a page of 4 KiB
 APPENDED_MIN = 16  # in one index prefix: below it, asking where the prefix ends costs more
 
+_lane_and_flags = itemgetter(slice(24, 29))  # of a packed entry
+_second = itemgetter(1)
 _CLAIM = struct.Struct(">q")
 _STAMP = struct.Struct(">QQ")
 CLAIM_BYTES = _CLAIM.size  # before the row of a unique name
@@ -67,6 +74,7 @@ class Written(NamedTuple):
     written_bytes: int
     has_refine_due: bool
     has_upkeep: bool
+    lane_tickets: dict[int, int] | None
 
 
 def write_batch(
@@ -83,13 +91,15 @@ def write_batch(
 ) -> Written:
     """Write all of `batch` over `state`.
 
-    Raises `Damage` for a blob of the agenda that fails its checksum, and what LMDB raises.
+    Raises `Damage` for a blob of the agenda, or the count of a lane, that fails its checksum, and
+    what LMDB raises.
     """
     written = _write_tickets(transaction, tables, batch)
     at("tickets")
     lane_rows, removals = _leave_lanes(transaction, tables, batch, lane_rows)
     written += _enter_lanes(transaction, tables, batch, lane_rows)
     written += _enter_waits(transaction, tables, batch)
+    lane_tickets = _count_lanes(transaction, tables, path, batch, state)
     agenda = AgendaWriter(
         transaction,
         tables.agenda,
@@ -120,7 +130,7 @@ def write_batch(
     if batch.taken is not None:
         transaction.put(TAKEN, seal(TAKEN, batch.taken), db=tables.meta)
     wait_rows = transaction.stat(tables.waits)["entries"]
-    return Written(state, lane_rows, wait_rows, written, has_refine_due, has_upkeep)
+    return Written(state, lane_rows, wait_rows, written, has_refine_due, has_upkeep, lane_tickets)
 
 
 class _Numbers:
@@ -253,8 +263,67 @@ def _enter_lanes(
     )
     for lane_number, name in sorted(batch.lane_names.items()):
         key = lane_number.to_bytes(4, "big")
-        transaction.put(key, seal(key, name), db=tables.lane_names)
+        if name is None:
+            transaction.delete(key, db=tables.lane_names)
+        else:
+            transaction.put(key, seal(key, name), db=tables.lane_names)
     return written
+
+
+def lane_tickets_key(lane_number: int) -> bytes:
+    """The key in table `lane_names` under which the pending tickets of a lane are counted."""
+    return lane_number.to_bytes(4, "big") + b"#"
+
+
+def _count_lanes(
+    transaction: "Transaction[memoryview]", tables: Tables, path: str, batch: Batch, state: State
+) -> dict[int, int] | None:
+    """Counts the pending tickets of each lane of the batch; how many each has now. None: a version
+    that did not count has written to this store. Raises `Damage`."""
+    stored = transaction.get(LANE_TICKETS, db=tables.meta)
+    if stored is None or unseal(LANE_TICKETS, stored) != state.lsn.to_bytes(8, "big"):
+        return None
+    row = seal(LANE_TICKETS, batch.lsn.to_bytes(8, "big"))
+    transaction.put(LANE_TICKETS, row, db=tables.meta)
+    changes: Counter[int] = Counter()
+    for by, entries in (
+        (1, batch.agenda),
+        (1, batch.lane_rows),
+        (1, map(_second, batch.wait_rows)),
+        (-1, batch.leaves),
+        (-1, map(_second, batch.keyed_leaves)),
+    ):
+        for lane, count in Counter(map(_lane_and_flags, entries)).items():
+            if not lane[4] & EXPIRY:
+                changes[int.from_bytes(lane[:4], "big")] += by * count
+    return {
+        lane_number: _count_lane(transaction, tables, path, lane_number, change)
+        for lane_number, change in sorted(changes.items())
+        if change
+    }
+
+
+def _count_lane(
+    transaction: "Transaction[memoryview]",
+    tables: Tables,
+    path: str,
+    lane_number: int,
+    change: int,
+) -> int:
+    key = lane_tickets_key(lane_number)
+    stored = transaction.get(key, db=tables.lane_names)
+    count = change
+    if stored is not None:
+        row = unseal(key, stored)
+        if row is None:
+            raise Damage(path, 0, f"the count of tickets of lane {lane_number} fails its checksum")
+        count += int.from_bytes(row, "big", signed=True)
+    if count:
+        row = count.to_bytes(8, "big", signed=True)
+        transaction.put(key, seal(key, row), db=tables.lane_names)
+    elif stored is not None:
+        transaction.delete(key, db=tables.lane_names)
+    return count
 
 
 def wait_prefix(key: str, lane_number: int) -> bytes:

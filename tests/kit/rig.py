@@ -93,6 +93,7 @@ class Rig:
             has_outbox=bool(store.outbox),
             waits=store.wait_queues(),
             wait_rows=len(store.waits),
+            idle_lanes=[number for number, count in store.lane_tickets().items() if not count],
         )
 
     # ------------------------------------------------------------------ commands
@@ -269,7 +270,7 @@ class Rig:
         assert self.committed is not None
         batch, self.committed = self.committed, None
         store = self.store
-        counts = store.lane_rows(), store.commits, len(store.waits)
+        counts = store.lane_rows(), store.commits, len(store.waits), store.lane_tickets()
         self.core.complete(batch.lsn, batch.placed, *counts)
 
     def checkpoint(self) -> None:

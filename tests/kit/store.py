@@ -54,7 +54,7 @@ class Batch:
     leaves: list[tuple[int, StoredAt, str | None]] = field(default_factory=list)
     enters: list[tuple[int, StoredAt, str | None]] = field(default_factory=list)
     moves: dict[int, LaneMove] = field(default_factory=dict)
-    lane_names: list[tuple[int, bytes]] = field(default_factory=list)
+    lane_names: list[tuple[int, bytes | None]] = field(default_factory=list)
     outbox: dict[tuple[int, Place], Submitted] = field(default_factory=dict)
     handed: dict[int, Place] = field(default_factory=dict)
     taken: dict[int, Place] = field(default_factory=dict)
@@ -154,7 +154,11 @@ class FakeStore:
     def commit(self, batch: Batch) -> None:
         """Become the state at the batch's LSN."""
         assert batch.lsn >= self.lsn, (batch.lsn, self.lsn)
-        self.lane_names.update(batch.lane_names)
+        for number, name in batch.lane_names:
+            if name is None:
+                del self.lane_names[number]
+            else:
+                self.lane_names[number] = name
         for serial, at, key in batch.leaves:
             self._leave(serial, at.due_ms, at.first_due_ms, at.lane_number, key)
             if at.expiry_ms:
@@ -236,6 +240,17 @@ class FakeStore:
     def lane_rows(self) -> dict[int, int]:
         return dict(Counter(number for number, _, _ in self.rows))
 
+    def lane_tickets(self) -> dict[int, int]:
+        """The pending tickets of each lane."""
+        counts = dict.fromkeys(self.lane_names, 0)
+        for _, _, _, number in self.agenda:
+            counts[number] += 1
+        for number, _, _ in self.rows:
+            counts[number] += 1
+        for _, number, _, _ in self.waits:
+            counts[number] += 1
+        return counts
+
     def wait_queues(self) -> list[tuple[str, int]]:
         return sorted({(key, number) for key, number, _, _ in self.waits})
 
@@ -257,7 +272,7 @@ class FakeStore:
             if name is not None:
                 uniques[name] = self.uniques.get(name)
             expiry_ms = expiry_of(ticket) if ticket.state == PENDING else None
-            number = numbers[encode_lane(ticket.lane)]
+            number = numbers[encode_lane(ticket.lane)] if ticket.state == PENDING else 0
             at = stored_at(ticket, number, expiry_ms=expiry_ms)
             tickets[serial] = Parked(ticket, at, self.bodies.get(serial))
         return Loaded(self.commits, tickets, uniques)

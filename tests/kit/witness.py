@@ -45,6 +45,7 @@ from parkade.shard.commands import (
     Verdict,
 )
 from parkade.shard.history import AttemptRow, decode_attempt
+from parkade.shard.lane import decode_lane
 from parkade.shard.outbox import Place
 from parkade.shard.retry import expiry_of
 from parkade.shard.ticket import Ticket, decode_ticket
@@ -129,6 +130,10 @@ def _view(snapshot: Snapshot, heads: dict[int, Ticket]) -> StoreView:
                 marks[entry.due_ms, entry.serial] += 1
             else:
                 agenda[entry[:4]] += 1
+    pending = Counter(ticket.lane for ticket in heads.values() if ticket.state == PENDING)
+    lane_names = {n: decode_lane(name) for n, name in snapshot.lane_names().items()}
+    idle = snapshot.idle_lanes()
+    assert idle is None or idle == {n for n, lane in lane_names.items() if not pending[lane]}
     rows = {
         (lane_number, row.first_due_ms, row.serial): 1
         for lane_number in snapshot.lane_names()

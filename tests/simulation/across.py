@@ -32,6 +32,7 @@ __all__ = [
     "waiting_of",
 ]
 
+MAX_OPEN_FOR_MS = 8_000  # of the application's breaker
 HOUR_MS, DAY_MS, HOLD_MS, DRIFT_MS = 3_600_000, 86_400_000, 600_000, 5_000
 STATE_OF_RECORD = {"Completed": 2, "Resolved": 2, "Buried": 3, "Cancelled": 4, "Expired": 5}
 
@@ -209,18 +210,27 @@ class Announced:
     """Breakers that were told to be open, and may not be closed since."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._names: dict[str, BreakerState] = {}
 
     def see(self, states: Sequence[BreakerState]) -> None:
-        self._names = {state.name for state in states if state.state != "closed"}
+        self._names = {state.name: state for state in states if state.state != "closed"}
 
     def ended(self, ticket: Ticket) -> None:
         """An attempt ended: perhaps it closed its breaker."""
         target = None if ticket.options is None else ticket.options.target
-        self._names.discard(target or ticket.task)
+        self._names.pop(target or ticket.task, None)
 
     def turned(self, name: str) -> None:
-        self._names.discard(name)
+        self._names.pop(name, None)
+
+    def passed(self, now_ms: int) -> None:
+        """Those whose time is over may be forgotten some time, if nobody tries them."""
+        for name, state in list(self._names.items()):
+            until = state.next_probe_at
+            if state.state != "half_open" and until is None:
+                continue  # open until somebody closes it
+            if until is None or until.timestamp() * 1_000 + MAX_OPEN_FOR_MS <= now_ms:
+                del self._names[name]
 
     def check(self, kept: Mapping[str, bytes]) -> None:
         """After an open, of which the house knows these."""

@@ -431,6 +431,7 @@ class World:
     def pass_ms(self, wall_ms: int, mono_ms: int | None = None) -> None:
         self.clock.wall_ms = max(0, self.clock.wall_ms + wall_ms)
         self.clock.mono_ms += max(0, wall_ms if mono_ms is None else mono_ms)
+        self.announced.passed(self.clock.wall_ms)
 
     # ------------------------------------------------------------------ what holds
 

@@ -92,7 +92,7 @@ def completed_when_it_is_sent(patch: pytest.MonkeyPatch) -> None:
         send(self, current)
         if current.is_sent:
             store = self._shard.store
-            self._shard.core.complete(current.lsn, current.placed, store.lane_rows, 1)
+            self._shard.core.complete(current.lsn, current.placed, store.lane_rows, 1, 0, {})
             self._current = None
 
     patch.setattr(Checkpointing, "_send_when_durable", sent)

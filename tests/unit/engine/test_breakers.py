@@ -317,3 +317,21 @@ def test_breakers_that_are_closed_and_idle_are_kept_nowhere(engine: TestEngine) 
     engine.run_until_idle()
     assert guards.circuits == {}
     assert guards.on_trial == {}
+
+
+def test_a_half_open_breaker_that_nobody_tries_is_closed_and_told_of(engine: TestEngine) -> None:
+    rules = Breaker(failures=1, open_for="2s", max_open_for="8s")
+    charge = Flaky(engine, breaker=rules, retry=None)
+    other = Flaky(engine, "other", target="bank", breaker=Breaker())
+    charge.fail()
+    charge.task.submit()
+    engine.run_until_idle()
+    events = engine.events("breaker_closed")
+    for span, state in (("9s", "half_open"), ("2s", "closed")):
+        engine.clock.advance(span)
+        other.task.submit()  # any outcome has one of the breakers looked at
+        engine.run_until_idle()
+        assert engine.breakers["psp"].state == state
+    assert [event.data["breaker"] for event in events] == ["psp"]
+    engine.crash()
+    assert engine.breakers["psp"].state == "closed"

@@ -122,7 +122,8 @@ def test_every_table_of_the_store_is_there() -> None:
 
 
 def test_every_row_of_meta_is_there() -> None:
-    keys = {meta.IDENTITY, meta.STATE, meta.COUNTERS, meta.LANE_ROWS, meta.MEMO, meta.TAKEN}
+    keys = {meta.IDENTITY, meta.STATE, meta.COUNTERS, meta.LANE_ROWS, meta.LANE_TICKETS}
+    keys |= {meta.MEMO, meta.TAKEN}
     assert {row[0].strip("`").encode() for row in table("meta")} == keys
 
 

@@ -418,7 +418,7 @@ def test_a_move_whose_ticket_comes_in_while_it_is_written_is_moved_back() -> Non
     assert run_all(rig) == serials
 
 
-def test_a_lane_keeps_its_number_for_ever() -> None:
+def test_a_lane_with_tickets_keeps_its_number() -> None:
     rig = Rig(WIDE)
     for task in "abc":
         rig.submit(HOUR, task=task)
@@ -431,6 +431,36 @@ def test_a_lane_keeps_its_number_for_ever() -> None:
     rig.checkpoint()
     assert {number: rig.store.lane_names[number] for number in names} == names
     assert sorted(rig.store.lane_names) == [1, 2, 3, 4]
+
+
+def test_a_lane_without_tickets_gives_its_number_up_and_none_other_gets_it() -> None:
+    rig = Rig(WIDE)
+    serials = [rig.submit(HOUR, task=task) for task in "abc"]
+    rig.checkpoint()
+    rig.do(Cancel(serials[1]))
+    rig.checkpoint()  # its entry goes
+    assert sorted(rig.core.placement.lanes.names) == [1, 3]
+    rig.checkpoint()  # and then its number
+    assert sorted(rig.store.lane_names) == [1, 3]
+    rig.submit(HOUR, task="b")
+    rig.checkpoint()
+    assert sorted(rig.store.lane_names) == [1, 3, 4]
+    rig.checked()
+
+
+def test_a_lane_number_that_was_given_up_before_a_crash_is_given_up_again() -> None:
+    rig = Rig(WIDE)
+    serial = rig.submit(HOUR, task="a")
+    rig.checkpoint()
+    rig.do(Cancel(serial))
+    rig.checkpoint()
+    assert sorted(rig.store.lane_names) == [1] and not rig.core.placement.lanes.names
+    rig.reopen()
+    assert sorted(rig.core.placement.lanes.names) == [1]
+    rig.checkpoint()
+    rig.checkpoint()
+    assert not rig.store.lane_names
+    rig.checked()
 
 
 def test_a_lane_number_of_a_failed_commit_is_saved_by_the_next() -> None:
