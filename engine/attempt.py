@@ -5,7 +5,15 @@ started from there. It decides nothing: how an attempt ended is told in `parkade
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping, Sized
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sized,
+)
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from parkade.family import Births
     from parkade.ticket import Ticket
 
-__all__ = ["RUNNING", "Attempt", "AttemptLink", "current_attempt"]
+__all__ = ["RUNNING", "Attempt", "AttemptLink", "current_attempt", "running_attempt"]
 
 T = TypeVar("T")
 
@@ -302,14 +310,20 @@ class _FieldsAdapter(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-# What runs here. The engine sets it in the fresh context of each attempt, and nowhere else.
-RUNNING: ContextVar[Attempt] = ContextVar("parkade_attempt")
+# What runs here: an attempt, or what makes it for the first who asks, since most handlers never do.
+# The engine sets it in the fresh context of each attempt, and nowhere else.
+RUNNING: ContextVar[Attempt | Callable[[], Attempt]] = ContextVar("parkade_attempt")
 
 
 def current_attempt() -> Attempt:
     """The attempt whose handler is running here. Raises `NoAttempt` outside of one."""
-    try:
-        return RUNNING.get()
-    except LookupError:
-        # From None: the lookup is an implementation detail of no use to whoever reads this.
-        raise NoAttempt() from None
+    attempt = running_attempt()
+    if attempt is None:
+        raise NoAttempt()
+    return attempt
+
+
+def running_attempt() -> Attempt | None:
+    """The same; None outside of one."""
+    running = RUNNING.get(None)
+    return running if running is None or isinstance(running, Attempt) else running()

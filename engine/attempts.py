@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
+
 from parkade import limits
 from parkade.admission import Admission, Pick
 from parkade.asks import Ask
@@ -59,15 +61,12 @@ class TaskRules(Protocol):
     def entropy(self) -> int: ...
 
 
-class _Attempt:
+class _Attempt(msgspec.Struct, gc=False, eq=False):
     """What an attempt has in hand; None when it was let go. `fence` is -1 until its Started is
     durable."""
 
-    __slots__ = ("fence", "permit")
-
-    def __init__(self, permit: Permit) -> None:
-        self.fence = -1
-        self.permit: Permit | None = permit
+    permit: Permit | None
+    fence: int = -1
 
 
 class _Zombie:

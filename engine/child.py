@@ -182,8 +182,9 @@ class Child:
             return
         run.is_for_good = run.is_for_good or stop.is_for_good
         run.cancel_reason = stop.reason
-        if run.attempt is not None:
-            run.attempt.request_cancel(stop.reason, is_for_good=stop.is_for_good)
+        attempt = run.attempt
+        if attempt is not None:
+            attempt.request_cancel(stop.reason, is_for_good=stop.is_for_good)
 
     # -------------------------------------------------------------------------- the main thread
 
@@ -194,7 +195,8 @@ class Child:
             task = self._found(order)
         except BaseException as error:
             return Unfit(ticket.serial, ticket.fence, describe(error))
-        run = RemoteRun(_job(order, task), _Nowhere(), self._line)
+        job = _job(order, task)
+        run = RemoteRun(job, _Nowhere(), (job.serial, job.fence), line=self._line)
         self._runs.add([run])
         with self._changing:
             self._run = run

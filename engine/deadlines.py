@@ -8,7 +8,7 @@ Leases and heartbeats; Cancelling).
 
 import heapq
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, groupby
 
 from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
@@ -33,15 +33,17 @@ class Deadlines:
 
     def begin(self, runs: Sequence[Run], now_ms: int) -> None:
         """They are sent to their places now, and their leases begin."""
-        for run in runs:
-            lease_ms, timeout_ms = run.job.task.lease_ms, run.job.timeout_ms
-            if lease_ms is not None:
-                run.lease_ms = lease_ms
-                run.lease_until_ms = now_ms + lease_ms
-                self._add(run, run.lease_until_ms)
-            if timeout_ms is not None:
-                # It begins later than this: the end is looked up then.
-                self._add(run, now_ms + timeout_ms)
+        for task, listed in groupby(runs, lambda run: run.job.task):
+            lease_ms = task.lease_ms
+            for run in listed:
+                timeout_ms = run.job.timeout_ms
+                if lease_ms is not None:
+                    run.lease_ms = lease_ms
+                    run.lease_until_ms = now_ms + lease_ms
+                    self._add(run, run.lease_until_ms)
+                if timeout_ms is not None:
+                    # It begins later than this: the end is looked up then.
+                    self._add(run, now_ms + timeout_ms)
 
     def asked_to_stop(self, run: Run, now_ms: int) -> None:
         """It was cancelled for good: its grace begins, if it has not begun before."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from parkade import asking
 from parkade.asking import Request
 from parkade.asks import AwaitEnd, Explain, Look, Seen, Watch, Watched
-from parkade.attempt import RUNNING as RUNNING_ATTEMPT
+from parkade.attempt import running_attempt
 from parkade.control import ControlServer
 from parkade.durations import (
     Duration,
@@ -173,13 +173,13 @@ class Desk:
 
     def check_may_stop(self) -> None:
         """Raises `WaitInsideAttempt` in a handler of this engine, which a stop would wait for."""
-        attempt = RUNNING_ATTEMPT.get(None)
+        attempt = running_attempt()
         known = None if attempt is None else parse_id(attempt.ticket_id)
         if attempt is not None and known is not None and known.salt == self.runtime.salt:
             raise WaitInsideAttempt(attempt.task, ticket_id=attempt.ticket_id)
 
     def _check_may_wait(self, ticket_id: str) -> None:
-        attempt = RUNNING_ATTEMPT.get(None)
+        attempt = running_attempt()
         if attempt is not None:
             places = f"{self.runtime.options.threads} threads"
             raise WaitInsideAttempt(attempt.task, ticket_id=ticket_id, places=places)

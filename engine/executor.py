@@ -10,6 +10,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from parkade.clock import Clock
@@ -105,9 +107,10 @@ class Executor:
         if self.runs.is_closed:
             return
         by_kind: dict[PlaceKind, list[Run]] = defaultdict(list)
-        for job in jobs:
-            kind = self.kind_of(job.task)
-            by_kind[kind].append(Run(job, self._places[kind]))
+        for task, listed in groupby(jobs, attrgetter("task")):
+            kind = self.kind_of(task)
+            place = self._places[kind]
+            by_kind[kind] += [Run(job, place, (job.serial, job.fence)) for job in listed]
         now_ms = self._clock.monotonic_ms()
         for kind, runs in by_kind.items():
             self.runs.add(runs)
@@ -126,8 +129,9 @@ class Executor:
         # In this order, and the other way round where it begins: one of the two sees the other.
         run.is_for_good = run.is_for_good or is_for_good
         run.cancel_reason = reason
-        if run.attempt is not None:
-            run.attempt.request_cancel(reason, is_for_good=is_for_good)
+        attempt = run.attempt
+        if attempt is not None:
+            attempt.request_cancel(reason, is_for_good=is_for_good)
         run.place.interrupt(run)
         if is_for_good:
             self.deadlines.asked_to_stop(run, self._clock.monotonic_ms())

@@ -100,20 +100,20 @@ class Plan(NamedTuple):
     lease_ms: int
 
 
-class Permit:
+NO_TRIAL = Trial()
+
+
+class Permit(msgspec.Struct, gc=False, eq=False):
     """What one attempt has in hand: its place, what its limits count, its breaker's trial."""
 
-    __slots__ = ("is_suspect", "key", "kind", "plan", "serial", "shard", "taken", "trial")
-
-    def __init__(self, shard: int, serial: int, kind: str, plan: Plan, key: str | None) -> None:
-        self.shard = shard
-        self.serial = serial
-        self.kind = kind
-        self.plan = plan
-        self.key = key
-        self.taken: list[Bucket] = []
-        self.trial = Trial()
-        self.is_suspect = False
+    shard: int
+    serial: int
+    kind: str
+    plan: Plan
+    key: str | None
+    taken: tuple[Bucket, ...] = ()
+    trial: Trial = NO_TRIAL
+    is_suspect: bool = False
 
 
 class Guards:
@@ -371,14 +371,14 @@ class Guards:
         for scope, quotas in zip(plan.scopes, (plan.task_quotas, plan.target_quotas), strict=False):
             meter = self.meters.get(scope) or self._meter(self.meters, scope, mono_ms)
             if quotas:
-                permit.taken += meter.take(quotas, mono_ms)
+                permit.taken = (*permit.taken, *meter.take(quotas, mono_ms))
             else:
                 meter.running += 1
         if permit.key is not None and (plan.key_quotas or self.overrides):
             rates = _rates(self.key_quotas_of(plan, permit.key))
             if rates:
                 meter = self._meter(self.key_meters, permit.key, mono_ms)
-                permit.taken += meter.take(rates, mono_ms)
+                permit.taken = (*permit.taken, *meter.take(rates, mono_ms))
                 meter.end()  # who runs is counted by the shard
         name = plan.breaker
         if name is not None:
@@ -391,7 +391,7 @@ class Guards:
         """The attempt never began: its rates have their tokens back. `end` comes as well."""
         for bucket in permit.taken:
             bucket.give_back()
-        permit.taken = []
+        permit.taken = ()
 
     def end(self, permit: Permit, now_ms: int) -> list[tuple[str, str]]:
         """The attempt has ended, however. What it was counted by, as (kind, name)."""

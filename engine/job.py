@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
 from parkade.durations import datetime_of
 from parkade.policies import RetryPolicy
-from parkade.shard.ticket import Ticket
+from parkade.shard.ticket import Ticket, format_id
 from parkade.showing import outcome_of
 from parkade.tasks import Task
 from parkade.views import AttemptInfo
@@ -12,45 +14,31 @@ from parkade.views import AttemptInfo
 __all__ = ["Job"]
 
 
-class Job:
+class Job(msgspec.Struct, gc=False, eq=False):
     """An attempt to be made: its Started is durable and its place is in hand.
 
     `number` counts the budget from 1. `ticket` is the head as it stood at the start; it is read,
-    never changed.
+    never changed. `written_id` is the ticket's id where somebody has it already; else it is made
+    with the directory's `salt` when it is asked for, which most attempts never do.
     """
 
-    __slots__ = (
-        "_policy",
-        "fence",
-        "number",
-        "part",
-        "payload",
-        "serial",
-        "task",
-        "ticket",
-        "ticket_id",
-    )
+    serial: int
+    part: int
+    fence: int
+    number: int
+    task: Task[..., Any]
+    payload: bytes
+    ticket: Ticket
+    written_id: str = ""
+    salt: int = 0
+    chosen_policy: RetryPolicy | None = None
 
-    def __init__(
-        self,
-        serial: int,
-        part: int,
-        fence: int,
-        number: int,
-        task: Task[..., Any],
-        payload: bytes,
-        ticket: Ticket,
-        ticket_id: str,
-    ) -> None:
-        self.serial = serial
-        self.part = part
-        self.fence = fence
-        self.number = number
-        self.task = task
-        self.payload = payload
-        self.ticket = ticket
-        self.ticket_id = ticket_id
-        self._policy: RetryPolicy | None = None
+    @property
+    def ticket_id(self) -> str:
+        """The ticket's id."""
+        if not self.written_id:
+            self.written_id = format_id(self.serial, self.part, self.salt)
+        return self.written_id
 
     @property
     def target(self) -> str | None:
@@ -67,9 +55,9 @@ class Job:
 
     def policy(self) -> RetryPolicy:
         """The policy of the code of today, with the numbers that the ticket brought."""
-        if self._policy is None:
-            self._policy = self.task.policy_for(self.ticket.options)
-        return self._policy
+        if self.chosen_policy is None:
+            self.chosen_policy = self.task.policy_for(self.ticket.options)
+        return self.chosen_policy
 
     def last_error(self) -> AttemptInfo | None:
         """What the head keeps of the attempt before: its error. Its times are in the history."""

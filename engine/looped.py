@@ -6,7 +6,6 @@ import functools
 import logging
 import threading
 from collections.abc import Sequence
-from contextvars import copy_context
 from typing import Any
 
 from parkade.runs import Run, Runs
@@ -19,23 +18,15 @@ _log = logging.getLogger("parkade.engine")
 
 
 class _Side:
-    """An event loop that attempts run on; its own callbacks alone touch `is_flush_due`."""
+    """An event loop that attempts run on: the `state` of their runs. `tasks`, by the runs' keys,
+    and `is_flush_due` are touched by its own callbacks alone."""
 
-    __slots__ = ("is_flush_due", "loop")
+    __slots__ = ("is_flush_due", "loop", "tasks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.is_flush_due = False
-
-
-class _Stay:
-    """A run on a loop: `Run.state`."""
-
-    __slots__ = ("future", "side")
-
-    def __init__(self, side: _Side) -> None:
-        self.side = side
-        self.future: asyncio.Task[None] | None = None
+        self.tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
 
 
 class LoopedPlace:
@@ -72,14 +63,14 @@ class LoopedPlace:
         return None if self._own is None else self._own.loop
 
     def interrupt(self, run: Run) -> None:
-        stay: _Stay | None = run.state
-        if stay is not None:
+        side: _Side | None = run.state
+        if side is not None:
             with contextlib.suppress(RuntimeError):  # closed: `give_up_loop` ends the attempt
-                stay.side.loop.call_soon_threadsafe(self._cancel, run)
+                side.loop.call_soon_threadsafe(self._cancel, side, run)
 
     def is_alive(self, run: Run) -> bool:
-        stay: _Stay | None = run.state
-        return stay is None or not stay.side.loop.is_closed()
+        side: _Side | None = run.state
+        return side is None or not side.loop.is_closed()
 
     def close(self) -> None:
         own, self._own = self._own, None
@@ -109,7 +100,7 @@ class LoopedPlace:
     def _post_to(self, side: _Side, runs: Sequence[Run]) -> bool:
         """False: the loop is closed, and the runs are nowhere."""
         for run in runs:
-            run.state = _Stay(side)
+            run.state = side
         try:
             side.loop.call_soon_threadsafe(self._begin, side, runs)
         except RuntimeError:
@@ -130,10 +121,10 @@ class LoopedPlace:
         if self._runs.is_closed:
             return
         for run in runs:
-            context = copy_context()
             attending = self._attend(side, run)
             try:
-                task = run.state.future = side.loop.create_task(attending, context=context)
+                # Its context is a copy of this callback's, so a fresh one.
+                task = side.tasks[run.key] = side.loop.create_task(attending)
                 task.add_done_callback(functools.partial(self._check, side, run))
             except BaseException as error:  # the application's own task factory
                 attending.close()
@@ -163,11 +154,12 @@ class LoopedPlace:
         else:
             self._finish(side, run, self._runs.ended(run, value, None))
 
-    def _cancel(self, run: Run) -> None:
+    def _cancel(self, side: _Side, run: Run) -> None:
         """A task that has not begun sees the flag: cancelled now, it would not run at all, and
         nobody would hear of it."""
-        if run.has_begun and run.state.future is not None:
-            run.state.future.cancel(run.cancel_reason)
+        task = side.tasks.get(run.key)
+        if run.has_begun and task is not None:
+            task.cancel(run.cancel_reason)
 
     def _finish(self, side: _Side, run: Run, outcome: Outcome) -> None:
         """Outcomes of one iteration leave together."""
@@ -185,6 +177,7 @@ class LoopedPlace:
 
     def _check(self, side: _Side, run: Run, future: "asyncio.Task[None]") -> None:
         """After a task: one that was cancelled before its first step has told nobody."""
+        side.tasks.pop(run.key, None)
         if not future.cancelled():
             future.exception()  # seen: the loop need not report it
         if self._runs.is_open(run):
@@ -222,7 +215,7 @@ class LoopedPlace:
 
 
 def _is_on(run: Run, side: _Side) -> bool:
-    return run.state is not None and run.state.side is side
+    return run.state is side
 
 
 def _is_main_thread() -> bool:

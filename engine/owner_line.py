@@ -14,7 +14,7 @@ from parkade.calls import Prepared
 from parkade.errors import EngineClosed, NoAttempt, ParkadeError
 from parkade.family import Family
 from parkade.job import Job
-from parkade.runs import Place, Run
+from parkade.runs import Run
 from parkade.shard.ticket import format_id, parse_id
 from parkade.store.record import ProgressNote, Submitted
 from parkade.ticket import Ticket
@@ -113,18 +113,14 @@ class OwnerLine:
             pause.wait(NOTE_S_MIN)
 
 
-class RemoteRun(Run):
+class RemoteRun(Run, kw_only=True, eq=False):
     """A run in a child: its lease is kept by the owner, who hears that the handler is alive."""
 
-    __slots__ = ("_line",)
-
-    def __init__(self, job: Job, place: Place, line: OwnerLine) -> None:
-        super().__init__(job, place)
-        self._line = line
+    line: OwnerLine
 
     def renew(self, now_ms: int) -> None:
         if self.job.task.lease_ms is not None:
-            self._line.note(self.job, None)
+            self.line.note(self.job, None)
 
 
 def _raise(refused: Refused) -> NoReturn:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -31,6 +32,8 @@ from parkade.telling import tell
 __all__ = ["Place", "Run", "Runs"]
 
 _log = logging.getLogger("parkade.engine")
+
+GIVEN_UP = "it was given up: another attempt may run"
 
 
 class Place(Protocol):
@@ -57,51 +60,29 @@ class Place(Protocol):
         ...
 
 
-class Run:
-    """A job from its start to its outcome."""
+class Run(msgspec.Struct, eq=False):
+    """A job from its start to its outcome. Times are on the monotonic clock."""
 
-    __slots__ = (
-        "attempt",
-        "cancel_reason",
-        "deadline_ms",
-        "family",
-        "has_begun",
-        "is_for_good",
-        "is_given_up",
-        "is_interrupted",
-        "is_told",
-        "job",
-        "key",
-        "last_word",
-        "lease_ms",
-        "lease_until_ms",
-        "place",
-        "started_ms",
-        "state",
-        "stop_until_ms",
-        "timeout_ms",
-    )
-
-    def __init__(self, job: Job, place: Place) -> None:
-        self.job = job
-        self.place = place
-        self.key = (job.serial, job.fence)
-        self.attempt: Attempt | None = None  # from when the handler begins
-        self.family: Family | None = None  # likewise: its children
-        self.cancel_reason: str | None = None
-        self.is_for_good = False
-        self.has_begun = False
-        self.is_given_up = False  # whatever its handler does, it has had its outcome
-        self.is_told = False  # the outcome that it was given is on its way
-        self.last_word: Outcome | None = None  # its handler ended before that
-        self.is_interrupted = False  # its timeout is over, and its place was told
-        self.lease_ms = 0
-        self.lease_until_ms: int | None = None  # None: the lease is renewed by the engine
-        self.stop_until_ms: int | None = None  # asked to stop for good: when the grace is over
-        self.started_ms = 0  # on the monotonic clock, like the deadline
-        self.timeout_ms: int | None = None
-        self.deadline_ms: int | None = None
-        self.state: Any = None  # its place's own
+    job: Job
+    place: Place
+    key: tuple[int, int]  # serial and fence
+    attempt: Attempt | None = None  # from when somebody asks for it, to the run's end
+    family: Family | None = None  # likewise: its children
+    cancel_reason: str | None = None
+    is_for_good: bool = False
+    has_begun: bool = False
+    is_over: bool = False  # its handler has ended: who asks for its attempt now gets no children
+    is_given_up: bool = False  # whatever its handler does, it has had its outcome
+    is_told: bool = False  # the outcome that it was given is on its way
+    last_word: Outcome | None = None  # its handler ended before that
+    is_interrupted: bool = False  # its timeout is over, and its place was told
+    lease_ms: int = 0
+    lease_until_ms: int | None = None  # None: the lease is renewed by the engine
+    stop_until_ms: int | None = None  # asked to stop for good: when the grace is over
+    started_ms: int = 0
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    state: Any = None  # its place's own
 
     def is_lapsed(self, now_ms: int) -> bool:
         """Whether its lease is over."""
@@ -137,6 +118,7 @@ class Runs:
         self._lock = threading.Lock()
         self._outcomes: deque[Outcome] = deque()
         self._handing_over = threading.Lock()
+        self._making = threading.Lock()  # attempts, for whoever asks first
         self._pid = os.getpid()
 
     # --------------------------------------------------------------------- for the executor
@@ -184,8 +166,9 @@ class Runs:
             self._outcomes.append(outcome)
             if run.last_word is not None:
                 self._outcomes.append(run.last_word)
-        if run.attempt is not None:
-            run.attempt.request_cancel("it was given up: another attempt may run")
+        attempt = run.attempt
+        if attempt is not None:
+            attempt.request_cancel(GIVEN_UP)
         run.place.interrupt(run)
 
     def close(self) -> None:
@@ -231,6 +214,7 @@ class Runs:
     def finish(self, run: Run, outcome: Outcome) -> bool:
         """Takes the run out, and lays its outcome ready for `hand_over`; False: nobody wants it
         any more. Also of a zombie, whose end is told though its outcome counts for nothing."""
+        run.attempt = None  # it knows its run: together they would wait for the garbage collector
         with self._lock:
             if self.is_closed:
                 OUTLIVING.end(self.salt, run)
@@ -295,17 +279,30 @@ class Runs:
         run.timeout_ms = job.timeout_ms
         if run.timeout_ms is not None:
             run.deadline_ms = run.started_ms + run.timeout_ms
-        attempt = run.attempt = self._attempt_of(run)
-        # In this order, and the other way round where it is cancelled: one of the two sees the
-        # other.
+        if not job.task.handler.takes_attempt:
+            RUNNING.set(partial(self.attempt_of, run))
+            return args, kwargs
+        attempt = self.attempt_of(run)
+        RUNNING.set(attempt)
+        return (attempt, *args), kwargs
+
+    def attempt_of(self, run: Run) -> Attempt:
+        """The attempt of a run whose handler has begun, made for the first who asks."""
+        with self._making:
+            attempt = run.attempt
+            if attempt is None:
+                attempt = run.attempt = self._make_attempt(run)
+        # In this order, and the other way round where it is asked to stop, or ends: one of the two
+        # sees the other.
         if run.cancel_reason is not None:
             attempt.request_cancel(run.cancel_reason, is_for_good=run.is_for_good)
-        RUNNING.set(attempt)
-        if job.task.handler.takes_attempt:
-            return (attempt, *args), kwargs
-        return args, kwargs
+        if run.is_given_up:
+            attempt.request_cancel(GIVEN_UP)
+        if run.is_over and run.family is not None:
+            run.family.end()
+        return attempt
 
-    def _attempt_of(self, run: Run) -> Attempt:
+    def _make_attempt(self, run: Run) -> Attempt:
         job, ticket = run.job, run.job.ticket
         options = ticket.options
         if self.family_of is not None:
@@ -328,8 +325,7 @@ class Runs:
         )
 
     def _outcome_of(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
-        attempt = run.attempt
-        assert attempt is not None, run.key
+        run.is_over = True
         children = None if run.family is None else run.family.end()
         now_ms = self._clock.monotonic_ms()
         ran_ms = now_ms - run.started_ms
@@ -340,9 +336,9 @@ class Runs:
         if run.timeout_ms is not None and ran_ms >= run.timeout_ms:
             return self.settler.overran(run.job, run.timeout_ms, ran_ms, error)
         if error is not None:
-            outcome = self.settler.raised(run.job, attempt, error, ran_ms)
+            outcome = self.settler.raised(run.job, self.attempt_of(run), error, ran_ms)
         else:
-            outcome = self.settler.returned(run.job, attempt, value, ran_ms)
+            outcome = self.settler.returned(run.job, value, ran_ms)
         if children and is_stated(outcome, error):
             return msgspec.structs.replace(outcome, born=children)
         return outcome

@@ -404,7 +404,7 @@ class Runtime:
             return None
         return Job(
             ticket.serial, ticket.part, ticket.fence, ticket.attempts, task, payload, ticket,
-            self.id_of(ticket),
+            salt=self.salt,
         )  # fmt: skip
 
     def id_of(self, ticket: Ticket) -> str:

@@ -88,7 +88,7 @@ class Settler:
         # Whether an error counts against the target; the engine's breakers say.
         self.trips: Callable[[Job, BaseException], bool] = _never
 
-    def returned(self, job: "Job", attempt: Attempt, value: Any, ran_ms: int) -> Outcome:
+    def returned(self, job: "Job", value: Any, ran_ms: int) -> Outcome:
         """The handler returned `value`."""
         try:
             result = job.task.encode_result(value, bytes_max=self.result_bytes_max)

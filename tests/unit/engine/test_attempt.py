@@ -111,7 +111,7 @@ def test_fields_that_a_ticket_does_not_have_are_not_logged(clock: StillClock) ->
 def test_outside_of_a_handler_there_is_no_attempt() -> None:
     with pytest.raises(NoAttempt, match=r"outside a handler.*\[PK-208\]") as caught:
         current_attempt()
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
 
 
 def test_the_attempt_is_found_in_its_context_alone(clock: StillClock) -> None:

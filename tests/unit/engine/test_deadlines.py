@@ -130,7 +130,8 @@ def test_a_renewal_never_shortens_a_lease(rig: AttemptRig) -> None:
     @rig.tasks.task(lease="1m")
     def task() -> None: ...
 
-    run = Run(rig.job(task), vars(rig.executor)["_places"]["thread"])
+    job = rig.job(task)
+    run = Run(job, vars(rig.executor)["_places"]["thread"], (job.serial, job.fence))
     run.lease_ms, run.lease_until_ms = 60_000, 100_000
     run.renew(10_000)
     assert run.lease_until_ms == 100_000

@@ -117,7 +117,7 @@ class Rules:
     def give(self, timeout_ms: int | None = None) -> Run:
         options = None if timeout_ms is None else Options(timeout_ms=timeout_ms)
         job = self._jobs.job(work.add, 1, 2, options=options)
-        run = Run(job, self._jobs.executor.processes)
+        run = Run(job, self._jobs.executor.processes, (job.serial, job.fence))
         self.place.give(run)
         return run
 

@@ -69,7 +69,7 @@ class Bench:
 
     def returned(self, value: Any, **settings: Any) -> Outcome:
         job = self.job(**settings)
-        return self.settler.returned(job, self.attempt(job), value, 3)
+        return self.settler.returned(job, value, 3)
 
 
 @pytest.fixture
@@ -385,10 +385,7 @@ def test_what_is_reported_after_a_request_to_stop_is_kept(
     """The shard knows whether the ticket is cancelled, and what then becomes of a failure."""
     asked = bench.raised(error, cancel="typo", is_for_good=is_for_good)
     assert asked.kind == bench.raised(error).kind
-    job = bench.job()
-    attempt = bench.attempt(job)
-    attempt.request_cancel("typo", is_for_good=is_for_good)
-    assert bench.settler.returned(job, attempt, 1, 0).kind == "done"
+    assert bench.settler.returned(bench.job(), 1, 0).kind == "done"
 
 
 def test_a_verdict_in_a_task_group_is_the_verdict(bench: Bench) -> None:
