@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import gc
 import os
 import subprocess
 import sys
@@ -10,14 +9,13 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kit.attempts import WAIT_S, AttemptRig, released
 from parkade.attempt import Attempt, current_attempt
 from parkade.errors import NoAttempt
-from parkade.family import Family
 from parkade.shard.commands import Outcome
 from parkade.store.record import ErrorText, Options
 from parkade.verdicts import Cancelled, Fail
@@ -52,61 +50,6 @@ def test_functions_run_in_threads_and_coroutines_on_a_loop(rig: AttemptRig) -> N
     assert names == ["parkade-worker-1", "parkade-loop"]
     assert [outcome.kind for outcome in rig.outcomes] == ["done", "done"]
     assert rig.executor.running() == []
-
-
-@pytest.mark.parametrize("asks", [False, True])
-def test_what_an_attempt_leaves_behind_needs_no_garbage_collector(
-    rig: AttemptRig, asks: bool
-) -> None:
-    """An attempt and its run know each other; left to the collector, they cost as much as all
-    else that an attempt does."""
-
-    def ask() -> None:
-        if asks:
-            current_attempt().heartbeat()
-
-    @rig.tasks.task
-    def plain() -> None:
-        ask()
-
-    @rig.tasks.task
-    async def coroutine() -> None:
-        ask()
-
-    for task in (plain, coroutine):
-        rig.run(task)
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(20):
-            rig.run(plain)
-            rig.run(coroutine)
-        assert gc.collect() < 40  # a few of the loop's own; not one for each attempt
-    finally:
-        gc.enable()
-
-
-def test_the_attempt_is_one_for_all_who_ask_and_is_over_with_its_handler(rig: AttemptRig) -> None:
-    seen: list[Attempt] = []
-    contexts: list[contextvars.Context] = []
-
-    @rig.tasks.task
-    def ask() -> None:
-        contexts.append(contextvars.copy_context())
-        seen.extend([current_attempt(), current_attempt()])
-
-    @rig.tasks.task
-    def never_asks() -> None:
-        contexts.append(contextvars.copy_context())
-
-    rig.run(ask)
-    assert seen[0] is seen[1]
-    rig.executor.runs.family_of = lambda job: cast(Any, family)
-    family = Family(cast(Any, None), 0, now_ms=int, payload_bytes_max=9, handle=cast(Any, None))
-    rig.run(never_asks)
-    late = contexts[-1].run(current_attempt)
-    with pytest.raises(NoAttempt):
-        late.submit(ask.call())
 
 
 def test_where_a_task_says_is_where_it_runs(rig: AttemptRig) -> None:
