@@ -65,11 +65,12 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races simulation simulate sabotage stories rest load kills table bench search coverage dist format \
+	recovery races simulation simulate sabotage stories rest load kills table bench bench-full peers \
+	search coverage dist format \
 	clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(READY) ## the environment alone; every other target does this by itself
 	@echo "$(VENV) is ready: $$($(BIN)/python --version)"
@@ -146,8 +147,10 @@ COUNT ?= 1000
 kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; no time limit
 	@KILLS=$(COUNT) $(PYTEST) -o faulthandler_timeout=0 tests/fault/test_sigkill.py
 
-load: $(READY) ## real disk, real threads, many tickets
-	@$(PYTEST) -m load tests/load
+SLEEPERS ?=
+load: $(READY) ## real disk, real threads, many tickets; SLEEPERS=10000000 for so many of them alone
+	@$(if $(SLEEPERS),SLEEPERS=$(SLEEPERS) )$(PYTEST) -m load -o faulthandler_timeout=0 \
+		$(if $(SLEEPERS),tests/load/test_sleepers.py,tests/load)
 
 table: $(READY) ## docs/states.md anew, from what a run observes
 	@PYTHONPATH=tests $(BIN)/python -m kit.state_table > docs/states.md.new
@@ -156,6 +159,12 @@ table: $(READY) ## docs/states.md anew, from what a run observes
 ARGS ?=
 bench: $(READY) ## every bench, each one question, beside its marks (ARGS=--small for a glance)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-full: $(READY) ## the same at the greatest sizes: ten million sleepers; half an hour, 12 GB of disk
+	@$(BIN)/python -m bench --full $(ARGS)
+
+peers: $(READY) ## the same work on other queues, each in an environment of its own; half an hour
+	@$(BIN)/python -m bench.peers $(ARGS)
 
 # Run by its file, not by -m: that keeps the root, and so our ./wheel, off the import path.
 coverage: $(READY) ## which lines and branches the suites reach

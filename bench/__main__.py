@@ -1,7 +1,8 @@
 """Every bench, one after the other, each in a process of its own; one table, one JSON file.
 
-The file goes to build/bench/, which `make clean` empties, or to where --to says. Two of them
-compare with `python -m bench.compare`.
+The file goes to build/bench/, which `make clean` empties, or to where --to says, and the plots go
+beside it. Two files compare with `python -m bench.compare`. With --write the table and the plots go
+into the documentation too.
 """
 
 import argparse
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.kit import lines, machine
+from bench.pages import BENCHMARKS, put
+from bench.plot import Plot, from_json, svg
 
 BENCHES = (
     "floor",
@@ -23,10 +26,13 @@ BENCHES = (
     "life_cycle",
     "lateness",
     "mass_wake",
+    "crowd",
     "campaign",
     "sleepers",
     "held",
     "recovery",
+    "growth",
+    "shards",
     "idle",
 )
 RESULTS = Path("build", "bench")
@@ -37,11 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Every bench in turn.")
     parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
     parser.add_argument("--small", action="store_true", help="the smallest sizes that work")
+    parser.add_argument("--full", action="store_true", help="the greatest sizes: half an hour")
     parser.add_argument("--runs", type=int, help="runs per figure (default: each bench's own)")
     parser.add_argument("--only", nargs="+", choices=BENCHES, default=BENCHES, metavar="BENCH")
     parser.add_argument("--to", type=Path, help="the JSON file to write")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md as well")
     given = parser.parse_args(argv)
+    if given.write and (given.small or given.only != BENCHES):
+        parser.error("--write is for figures to quote: every bench, and not --small")
     passed = [given.directory, *(["--small"] if given.small else [])]
+    passed += ["--full"] if given.full else []
     passed += [f"--runs={given.runs}"] if given.runs else []
     started_at = datetime.now(UTC)
     reports: list[dict[str, Any]] = []
@@ -59,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"\n{file}")
+    for plot in plots(reports):
+        drawn = file.with_name(f"{file.stem}-{plot.name}.svg")
+        drawn.write_text(svg(plot), encoding="utf-8")
+        print(drawn)
+    if given.write:
+        written(result, "full" if given.full else "usual")
     return 0
 
 
@@ -70,14 +87,36 @@ def measured(bench: str, passed: Sequence[str]) -> dict[str, Any]:
     return report
 
 
-def table(reports: Sequence[dict[str, Any]]) -> str:
+def plots(reports: Sequence[dict[str, Any]]) -> list[Plot]:
+    """What the benches have to show."""
+    return [from_json(plot) for report in reports for plot in report.get("plots", ())]
+
+
+def figures(reports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """All figures, a bench's name in front of each."""
-    figures = [
+    return [
         {**figure, "name": f"{report['bench']}.{figure['name']}"}
         for report in reports
         for figure in report["figures"]
     ]
-    return "\n".join(lines(figures))
+
+
+def table(reports: Sequence[dict[str, Any]]) -> str:
+    """All figures, for a reader."""
+    return "\n".join(lines(figures(reports)))
+
+
+def written(result: dict[str, Any], sizes: str) -> None:
+    """The table and the plots into the documentation."""
+    reports, about = result["reports"], result["machine"]
+    head = (
+        f"Measured {result['at'][:10]} on {about['cpus']} cores ({about['arch']}, "
+        f"{about['system']}, Python {about['python']}; load {about['load_1m']} and noise "
+        f"{about['noise_percent']:.0f} % at the end), the {sizes} sizes."
+    )
+    put(BENCHMARKS, f"{sizes} sizes", f"{head}\n\n```text\n{table(reports)}\n```")
+    for plot in plots(reports):
+        (BENCHMARKS.parent / f"{plot.name}.svg").write_text(svg(plot), encoding="utf-8")
 
 
 def kept(started_at: datetime) -> Path:

@@ -26,7 +26,7 @@ from parkade import Call
 
 QUESTION = "What does it take to stop a campaign: one tag's tickets, parked among as many others?"
 
-COUNT_SMALL, COUNT_FULL = 500, 100_000
+COUNT_SMALL, COUNT_USUAL = 500, 100_000
 PAGES = 50
 
 
@@ -41,7 +41,7 @@ def tagged(stage: Stage, count: int) -> Iterator[Call[None]]:
 
 def run(asked: Options) -> dict[str, float]:
     """Once, on a fresh directory."""
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
     tag = ("campaign", "may")
     with asked.scratch() as directory:
         taken = beside(asked, directory)
@@ -66,9 +66,9 @@ def run(asked: Options) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("campaign", QUESTION, argv, runs_full=3)
-    taken = repeat(asked.runs, lambda: run(asked))
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    asked = options("campaign", QUESTION, argv, runs_usual=3)
+    taken = repeat(asked, run)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
     work = WorkHash()
     work.add(count, len(BODY))
     report(

@@ -44,7 +44,7 @@ class Effort(NamedTuple):
     file_bytes: int
 
 
-FULL = Effort(1_500, 400, 1.0, 3, FILE_BYTES)  # about five seconds
+USUAL = Effort(1_500, 400, 1.0, 3, FILE_BYTES)  # about five seconds
 BRIEF = Effort(400, 60, 0.3, 1, 32 * MIB)  # under one
 SMALLEST = Effort(20, 5, 0.02, 1, 8 * MIB)  # shows only that it works
 
@@ -137,10 +137,9 @@ def records_per_s(strip: Strip, seconds: float) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the floor and report it."""
-    asked = options("floor", QUESTION, argv, runs_full=3)
+    asked = options("floor", QUESTION, argv, runs_usual=3)
     with asked.scratch() as directory:
-        effort = asked.pick(SMALLEST, FULL)
-        taken = repeat(asked.runs, lambda: measure(directory, effort))
+        taken = repeat(asked, lambda sized: measure(directory, sized.pick(SMALLEST, USUAL)))
     work = WorkHash()
     work.add(len(PAGE), RECORDS_PER_BATCH, len(PAYLOAD))
     report(asked, figures_of(taken), work=work)

@@ -36,17 +36,17 @@ from parkade import Breaker, Call, admission
 Post: Any = vars(admission)["_Post"]  # looked into: how many heads a pass visits
 QUESTION = "What do tickets cost that one open breaker holds: memory, and the lives of others?"
 
-COUNT_SMALL, COUNT_FULL = 6_000, 1_000_000
-LIVES_SMALL, LIVES_FULL = 200, 5_000
-TURNS_SMALL, TURNS_FULL = 2, 7
+COUNT_SMALL, COUNT_USUAL = 6_000, 1_000_000
+LIVES_SMALL, LIVES_USUAL = 200, 5_000
+TURNS_SMALL, TURNS_USUAL = 2, 7
 MB = 1e6
 
 
 def run(asked: Options) -> dict[str, float]:
     """An engine that holds so many, and one that holds none, in one process: they live in turns,
     so that whatever else the machine does meets both."""
-    count, lives = asked.pick(COUNT_SMALL, COUNT_FULL), asked.pick(LIVES_SMALL, LIVES_FULL)
-    turns = asked.pick(TURNS_SMALL, TURNS_FULL)
+    count, lives = asked.pick(COUNT_SMALL, COUNT_USUAL), asked.pick(LIVES_SMALL, LIVES_USUAL)
+    turns = asked.pick(TURNS_SMALL, TURNS_USUAL)
     with asked.scratch() as directory:
         taken = beside(asked, directory)
         return taken | asked.apart(measured, directory, count, lives, turns)
@@ -127,8 +127,8 @@ def held_bytes() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("held", QUESTION, argv, runs_full=1)
-    taken = repeat(asked.runs, lambda: run(asked))
+    asked = options("held", QUESTION, argv, runs_usual=1)
+    taken = repeat(asked, run)
     marks = {
         "held_mb": at_most(60, 30),
         "hot_count": at_most(5_000, 4_200),
@@ -136,13 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "first_start_ms": at_most(50, 10),
     }
     work = WorkHash()
-    work.add(asked.pick(COUNT_SMALL, COUNT_FULL))
+    work.add(asked.pick(COUNT_SMALL, COUNT_USUAL))
     report(
         asked,
         figures_of(taken, marks),
         work=work,
         floor=medians(taken, "floor_"),
-        notes={"held": asked.pick(COUNT_SMALL, COUNT_FULL)},
+        notes={"held": asked.pick(COUNT_SMALL, COUNT_USUAL)},
     )
     return 0
 

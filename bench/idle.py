@@ -29,18 +29,18 @@ from parkade import Call
 QUESTION = "How much of a core does an engine take that has nothing to do?"
 
 COUNTS_SMALL = {"empty": 0, "parked": 1_000, "waiting": 1_000}
-COUNTS_FULL = {"empty": 0, "parked": 100_000, "waiting": 20_000}
-WINDOW_S_SMALL, WINDOW_S_FULL = 0.2, 4.0
+COUNTS_USUAL = {"empty": 0, "parked": 100_000, "waiting": 20_000}
+WINDOW_S_SMALL, WINDOW_S_USUAL = 0.2, 4.0
 REST_S = 1.5  # past a second the journal's last frame has been covered, and nothing more comes
 
 
 def run(asked: Options) -> dict[str, float]:
     """Each engine in a process and a directory of its own."""
-    window_s = asked.pick(WINDOW_S_SMALL, WINDOW_S_FULL)
+    window_s = asked.pick(WINDOW_S_SMALL, WINDOW_S_USUAL)
     rest_s = asked.pick(0.0, REST_S)
     taken: dict[str, float] = {}
     with asked.scratch() as directory:
-        for kind, count in asked.pick(COUNTS_SMALL, COUNTS_FULL).items():
+        for kind, count in asked.pick(COUNTS_SMALL, COUNTS_USUAL).items():
             garage = directory / kind
             cpu_s, passes = asked.apart(rest, garage, kind, count, rest_s, window_s)
             taken[f"{kind}_cpu_percent"] = 100 * cpu_s / window_s
@@ -64,11 +64,11 @@ def rest(garage: Path, kind: str, count: int, rest_s: float, window_s: float) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("idle", QUESTION, argv, runs_full=3)
-    taken = repeat(asked.runs, lambda: run(asked))
-    marks = {f"{kind}_cpu_percent": at_most(1, 1) for kind in COUNTS_FULL}
+    asked = options("idle", QUESTION, argv, runs_usual=3)
+    taken = repeat(asked, run)
+    marks = {f"{kind}_cpu_percent": at_most(1, 1) for kind in COUNTS_USUAL}
     work = WorkHash()
-    work.add(asked.pick(COUNTS_SMALL, COUNTS_FULL))
+    work.add(asked.pick(COUNTS_SMALL, COUNTS_USUAL))
     report(asked, figures_of(taken, marks), work=work)
     return 0
 

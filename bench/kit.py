@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,10 +25,13 @@ from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any, ParamSpec, TypeVar
 
+from bench.plot import Plot
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RUNS_FULL, RUNS_SMALL = 5, 1
+RUNS_USUAL, RUNS_SMALL = 5, 1
+NOISE_PIECES, NOISE_WORK = 30, bytes(1 << 22)
 LIBRARIES = ("msgspec", "lmdb")
 
 # A figure's unit is in its name, as everywhere here.
@@ -55,10 +58,14 @@ class Options:
     is_json: bool
     runs: int
     directory: str
+    is_full: bool = False
 
-    def pick(self, small: T, full: T) -> T:
-        """A size: `small` shows in a second that the bench works, `full` measures."""
-        return small if self.is_small else full
+    def pick(self, small: T, usual: T, full: T | None = None) -> T:
+        """A size: `small` shows in a second that the bench works, `usual` measures in seconds, and
+        `full`, where a bench has it, what takes minutes and gigabytes."""
+        if self.is_small:
+            return small
+        return full if self.is_full and full is not None else usual
 
     @contextmanager
     def scratch(self) -> Generator[Path, None, None]:
@@ -76,17 +83,18 @@ class Options:
 
 
 def options(
-    bench: str, question: str, argv: Sequence[str] | None = None, *, runs_full: int = RUNS_FULL
+    bench: str, question: str, argv: Sequence[str] | None = None, *, runs_usual: int = RUNS_USUAL
 ) -> Options:
     """Read a bench's command line; exits with the usage on a wrong one."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{bench}", description=question)
     parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
     parser.add_argument("--small", action="store_true", help="the smallest size that works")
+    parser.add_argument("--full", action="store_true", help="the greatest sizes, where it has any")
     parser.add_argument("--json", action="store_true", help="one JSON line and no table")
-    parser.add_argument("--runs", type=int, help=f"runs per figure (default: {runs_full})")
+    parser.add_argument("--runs", type=int, help=f"runs per figure (default: {runs_usual})")
     given = parser.parse_args(argv)
-    runs = given.runs or (RUNS_SMALL if given.small else runs_full)
-    return Options(bench, given.small, given.json, runs, given.directory)
+    runs = given.runs or (RUNS_SMALL if given.small else runs_usual)
+    return Options(bench, given.small, given.json, runs, given.directory, given.full)
 
 
 class Timer:
@@ -193,10 +201,26 @@ class Figure:
         }
 
 
-def repeat(runs: int, run: Callable[[], Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
-    """The figures of several runs by name. Every run returns the same names."""
-    taken = [dict(run()) for _ in range(runs)]
+def repeat(
+    asked: Options, run: Callable[[Options], Mapping[str, float]]
+) -> dict[str, tuple[float, ...]]:
+    """The figures of several runs by name. Every run returns the same names. The smallest run goes
+    before and counts for nothing: it imports, compiles and wakes what the first would else pay."""
+    if not asked.is_small:
+        run(replace(asked, is_small=True))
+    taken = [dict(run(asked)) for _ in range(asked.runs)]
     return {name: tuple(one[name] for one in taken) for name in taken[0]}
+
+
+def noise_percent() -> float:
+    """How much longer than the fastest the median of equal pieces of work takes: what others do on
+    this machine. Some 60 ms."""
+    taken: list[float] = []
+    for _ in range(NOISE_PIECES):
+        with Timer() as timer:
+            zlib.crc32(NOISE_WORK)
+        taken.append(timer.micros)
+    return 100 * (statistics.median(taken) / min(taken) - 1)
 
 
 def unit_of(name: str) -> str:
@@ -285,6 +309,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
         "load_1m": round(os.getloadavg()[0], 2),
+        "noise_percent": rounded(noise_percent()),
         **{name: version(name) for name in LIBRARIES},
     }
 
@@ -296,11 +321,12 @@ def report(
     work: WorkHash | None = None,
     floor: Mapping[str, float] | None = None,
     notes: Mapping[str, Any] | None = None,
+    plots: Sequence[Plot] = (),
 ) -> dict[str, Any]:
     """Print a bench's figures (a table, then one JSON line; with --json the line alone).
 
     `floor` is the machine's floor in the same run, `notes` are sizes and counts that a reader
-    needs. Returns what the line says.
+    needs, `plots` what is better seen. Returns what the line says.
     """
     line: dict[str, Any] = {
         "bench": asked.bench,
@@ -314,6 +340,8 @@ def report(
         line["floor"] = dict(floor)
     if notes is not None:
         line["notes"] = dict(notes)
+    if plots:
+        line["plots"] = [asdict(plot) for plot in plots]
     if not asked.is_json:
         print(table(asked, figures))
     print(json.dumps(line, separators=(",", ":")))

@@ -30,8 +30,8 @@ from parkade.tasks import Task
 
 QUESTION = "How soon does a handler begin, in an engine that has nothing else to do?"
 
-STARTS_SMALL, STARTS_FULL = 10, 150
-DUES_SMALL, DUES_FULL = 10, 200
+STARTS_SMALL, STARTS_USUAL = 10, 150
+DUES_SMALL, DUES_USUAL = 10, 200
 DUE_MS_MIN, DUE_MS_MAX = 10, 500
 PAUSE_S = 0.005  # long enough for the engine to fall asleep
 
@@ -67,11 +67,11 @@ def run(asked: Options) -> dict[str, float]:
         with watched.engine:
             for kind, task in watched.tasks.items():
                 task.submit().result("30s")  # the thread or the loop is there from now on
-                starts = start_us(watched, task, asked.pick(STARTS_SMALL, STARTS_FULL))
+                starts = start_us(watched, task, asked.pick(STARTS_SMALL, STARTS_USUAL))
                 taken[f"{kind}_start_us_p50"] = quantile(starts, 0.5)
                 taken[f"{kind}_start_us_p99"] = quantile(starts, 0.99)
             for kind, task in watched.tasks.items():
-                late = due_late_ms(watched, task, asked.pick(DUES_SMALL, DUES_FULL))
+                late = due_late_ms(watched, task, asked.pick(DUES_SMALL, DUES_USUAL))
                 taken[f"{kind}_due_late_ms_p50"] = quantile(late, 0.5)
                 taken[f"{kind}_due_late_ms_p99"] = quantile(late, 0.99)
     return taken
@@ -104,13 +104,13 @@ def due_late_ms(watched: Watched, task: Task[[], None], count: int) -> list[floa
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
     asked = options("lateness", QUESTION, argv)
-    taken = repeat(asked.runs, lambda: run(asked))
+    taken = repeat(asked, run)
     floor = medians(taken, "floor_")
     two_syncs_us = 2 * floor["sync_us_p50"]
     mark = at_most(two_syncs_us + 1_000, two_syncs_us + 300)
     marks = {f"{kind}_start_us_p50": mark for kind in ("sync", "async")}
     work = WorkHash()
-    work.add(asked.pick(STARTS_SMALL, STARTS_FULL), asked.pick(DUES_SMALL, DUES_FULL))
+    work.add(asked.pick(STARTS_SMALL, STARTS_USUAL), asked.pick(DUES_SMALL, DUES_USUAL))
     report(asked, figures_of(taken, marks), work=work, floor=floor)
     return 0
 

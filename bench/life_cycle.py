@@ -27,7 +27,7 @@ from parkade import Call
 
 QUESTION = "How many whole lives a second: submitted, started, run, ended, each step on disk?"
 
-COUNT_SMALL, COUNT_FULL = 300, 20_000
+COUNT_SMALL, COUNT_USUAL = 300, 20_000
 PEER_PER_S = 950  # the best of the embedded queues of others, end to end, on two cores
 
 
@@ -38,7 +38,7 @@ def run(asked: Options) -> dict[str, float]:
     for kind in ("sync", "async"):
         with asked.scratch() as directory, Stage(directory / "garage") as stage:
             task = stage.noop if kind == "sync" else stage.anoop
-            per_s = lives_per_s(stage, task.call(), asked.pick(COUNT_SMALL, COUNT_FULL))
+            per_s = lives_per_s(stage, task.call(), asked.pick(COUNT_SMALL, COUNT_USUAL))
         taken[f"{kind}_per_s"] = per_s
         taken[f"{kind}_times"] = per_s * taken["floor_triple_us_p50"] / 1e6
     return taken
@@ -56,11 +56,11 @@ def lives_per_s(stage: Stage, call: Call[Any], count: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("life_cycle", QUESTION, argv, runs_full=3)
-    taken = repeat(asked.runs, lambda: run(asked))
+    asked = options("life_cycle", QUESTION, argv, runs_usual=3)
+    taken = repeat(asked, run)
     mark = at_least(40 * PEER_PER_S, 80 * PEER_PER_S)
     marks = {f"{kind}_per_s": mark for kind in ("sync", "async")}
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
     work = WorkHash()
     work.add(count)
     report(

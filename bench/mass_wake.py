@@ -30,8 +30,8 @@ from parkade import Call
 
 QUESTION = "What happens when a crowd is due at one moment?"
 
-COUNT_SMALL, COUNT_FULL = 200, 20_000
-AHEAD_S_SMALL, AHEAD_S_FULL = 0.3, 2.0  # in which all are submitted
+COUNT_SMALL, COUNT_USUAL = 200, 20_000
+AHEAD_S_SMALL, AHEAD_S_USUAL = 0.3, 2.0  # in which all are submitted
 PAST_S = 0.05  # closed until so long after the due time
 
 
@@ -68,8 +68,8 @@ class Crowd(Stage):
 
 def run(asked: Options) -> dict[str, float]:
     """Both crowds, each in a fresh directory."""
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
-    ahead_s = asked.pick(AHEAD_S_SMALL, AHEAD_S_FULL)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
+    ahead_s = asked.pick(AHEAD_S_SMALL, AHEAD_S_USUAL)
     with asked.scratch() as directory:
         taken = beside(asked, directory)
         with Crowd(directory / "hot") as crowd:
@@ -102,10 +102,10 @@ def moment(ahead_s: float) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("mass_wake", QUESTION, argv, runs_full=3)
-    taken = repeat(asked.runs, lambda: run(asked))
+    asked = options("mass_wake", QUESTION, argv, runs_usual=3)
+    taken = repeat(asked, run)
     marks = {"hot_all_done_s": at_most(1, 0.5), "hot_late_p50_s": at_most(0.5, 0.5)}
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
     work = WorkHash()
     work.add(count)
     report(

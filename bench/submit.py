@@ -32,12 +32,12 @@ QUESTION = "How long does one durable submit take, and what do many callers at o
 
 THREADS = 64
 TASKS = (64, 256)
-SIZES_SMALL, SIZES_FULL = (30, 2), (1_500, 40)  # of the single thread; of each of many
+SIZES_SMALL, SIZES_USUAL = (30, 2), (1_500, 40)  # of the single thread; of each of many
 
 
 def run(asked: Options) -> dict[str, float]:
     """All measures once, on a fresh directory."""
-    singles, each = asked.pick(SIZES_SMALL, SIZES_FULL)
+    singles, each = asked.pick(SIZES_SMALL, SIZES_USUAL)
     with asked.scratch() as directory:
         taken = beside(asked, directory)
         with Stage(directory / "garage") as stage:
@@ -107,7 +107,7 @@ async def awaited(stage: Stage, tasks: int, each: int) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
     asked = options("submit", QUESTION, argv)
-    taken = repeat(asked.runs, lambda: run(asked))
+    taken = repeat(asked, run)
     floor = medians(taken, "floor_")
     sync_us = floor["sync_us_p50"]
     marks = {
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "tasks_256_times": at_least(15, 30),
     }
     work = WorkHash()
-    work.add(THREADS, TASKS, asked.pick(SIZES_SMALL, SIZES_FULL))
+    work.add(THREADS, TASKS, asked.pick(SIZES_SMALL, SIZES_USUAL))
     report(asked, figures_of(taken, marks), work=work, floor=floor)
     return 0
 

@@ -26,13 +26,13 @@ from bench.stage import BODY, Stage
 
 QUESTION = "How fast do sleepers get out of the way: from submit_many to the last checkpoint?"
 
-COUNT_SMALL, COUNT_FULL = 2_000, 200_000
+COUNT_SMALL, COUNT_USUAL = 2_000, 200_000
 MADE_COUNT = 2_000
 
 
 def run(asked: Options) -> dict[str, float]:
     """Once, on a fresh directory."""
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
     with asked.scratch() as directory:
         taken = beside(asked, directory)
         with Stage(directory / "garage") as stage:
@@ -64,10 +64,10 @@ def made_us(stage: Stage) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    asked = options("submit_many", QUESTION, argv, runs_full=3)
-    taken = repeat(asked.runs, lambda: run(asked))
+    asked = options("submit_many", QUESTION, argv, runs_usual=3)
+    taken = repeat(asked, run)
     marks = {"parked_floor_percent": at_least(10, 20)}
-    count = asked.pick(COUNT_SMALL, COUNT_FULL)
+    count = asked.pick(COUNT_SMALL, COUNT_USUAL)
     work = WorkHash()
     work.add(count, len(BODY))
     report(

@@ -1,18 +1,20 @@
 """Every bench runs at its smallest, so that none rots between two measurements."""
 
 import ast
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from house.import_tree import ROOT
 from house.source import Source, sources
 
 # What the benches share, the command that runs all of them, and the one that compares two runs.
-BESIDE = {"kit", "stage", "__main__", "compare"}
+BESIDE = {"kit", "stage", "plot", "pages", "__main__", "compare"}
 
 
 def is_bench(source: Source) -> bool:
@@ -85,3 +87,57 @@ def test_the_readme_of_the_benches_tells_of_each() -> None:
     text = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
     missing = [name for name in BENCHES if f"`{name}`" not in text]
     assert not missing
+
+
+def test_the_peers_are_asked_for_the_same_work_by_one_command(tmp_path: Path) -> None:
+    file = tmp_path / "peers.json"
+    command = [sys.executable, "-m", "bench.peers", str(tmp_path), "--small", "--to", str(file)]
+    stages = ["--only", "--stages", "lives", "kill_queue"]
+    done = subprocess.run([*command, *stages], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text(encoding="utf-8"))["medians"]["parkade"]
+    assert found["failed"] == found["lacks"] == {}
+    assert found["lives_per_s"] > 0
+    assert found["kill_queue_lost"] == 0
+    assert "end to end, no-op, 1/s" in done.stdout
+
+
+def loaded(name: str) -> Any:
+    """A module of the benches by its file: they are not on the path of the tests."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A dataclass looks its module up.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_peer_has_a_driver_and_a_pinned_version() -> None:
+    peers = loaded("peers/environments").PEERS
+    drivers = (ROOT / "bench" / "peers" / "drivers").glob("*.py")
+    assert {peer.name for peer in peers} == {driver.stem for driver in drivers}
+    assert all("==" in package for peer in peers for package in peer.packages)
+
+
+def test_a_table_goes_into_its_own_place_of_a_page(tmp_path: Path) -> None:
+    page, put = tmp_path / "page.md", loaded("pages").put
+    other = "<!-- two: by y -->\nkept\n<!-- end of two -->\n"
+    before = f"a\n<!-- one: by x -->\nold\n<!-- end of one -->\n{other}"
+    page.write_text(before, encoding="utf-8")
+    put(page, "one", "new \\1")
+    assert page.read_text(encoding="utf-8") == before.replace("old", "\nnew \\1\n")
+    with pytest.raises(LookupError):
+        put(page, "three", "lost")
+
+
+def test_a_plot_shows_every_point_of_every_line_inside_its_frame() -> None:
+    plot = loaded("plot")
+    lines = {"a<b": [(10.0, 0.5), (1e7, 3.2)], "c": [(10.0, 4.0), (1e7, 0.0)]}
+    drawn = ElementTree.fromstring(plot.svg(plot.Plot("p", "title", "x", "y", lines)))
+    circles = [element.attrib for element in drawn if element.tag.endswith("circle")]
+    assert len(circles) == 4
+    width, height = plot.WIDTH - plot.RIGHT, plot.HEIGHT - plot.BOTTOM
+    assert all(plot.LEFT <= float(circle["cx"]) <= width for circle in circles)
+    assert all(plot.TOP <= float(circle["cy"]) <= height for circle in circles)
+    assert "a<b" in [element.text for element in drawn if element.tag.endswith("text")]

@@ -13,17 +13,22 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from parkade import Call, Engine
+from parkade.reading import Read, StoreReader, SweepRead
+from parkade.shard.placement import SweepAsk
 
 DAY_S, YEAR_S = 86_400, 31_536_000
 BODY = "x" * 92  # 100 bytes of arguments
 SLICE = 10_000  # tickets whose handles are held at a time
 WAIT_S = 120
+APART_S_MAX = 3_600  # ten million take some minutes
+VISITED_MAX = 20  # of those that an open comes by: what is due, and not what sleeps
 SHARDS = 4
 SEGMENTS_MAX = SHARDS * 8  # segments double in size as the journal grows, and go with checkpoints
 JOURNAL_BYTES_MAX = SHARDS * 64_000_000  # at which a shard writes its checkpoint
@@ -102,21 +107,46 @@ def park(directory: str, count: int) -> dict[str, int]:
         garage.checkpoint()
         facts = garage.facts()
         held_bytes = garage.held_bytes() - before_bytes
+    files = [file for file in Path(directory).rglob("*") if file.is_file()]
     return facts | {
         "held_bytes": held_bytes,
+        "disk_bytes": sum(file.stat().st_blocks * 512 for file in files),
         "segments_max": segments,
         "journal_bytes_max": journal_bytes,
     }
 
 
+class Visits:
+    """Counts what is read of the stores: entries of agendas, and tickets."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        sweep, load = StoreReader.sweep, StoreReader.load
+
+        def counted_sweep(reader: StoreReader, ask: SweepAsk) -> SweepRead:
+            read = sweep(reader, ask)
+            self.count += len(read.swept.entries)
+            return read
+
+        def counted_load(
+            reader: StoreReader, serials: Iterable[int], *rest: Any, **how: Any
+        ) -> Read:
+            wanted = list(serials)
+            self.count += len(wanted)
+            return load(reader, wanted, *rest, **how)
+
+        mock.patch.multiple(StoreReader, sweep=counted_sweep, load=counted_load).start()
+
+
 def look(directory: str) -> dict[str, int]:
     """Opens them again; `opened_bytes` is all that this process holds, for its like to compare."""
+    visits = Visits()
     garage = Garage(directory)
     with garage.engine:
         early = garage.wake.options(delay=0.01).submit()
         assert early.result(timeout=WAIT_S) == "awake"
         opened_bytes = garage.held_bytes()
-        return garage.facts() | {"opened_bytes": opened_bytes}
+        return garage.facts() | {"opened_bytes": opened_bytes, "visited": visits.count}
 
 
 def apart(step: str, directory: Path, *arguments: int) -> dict[str, int]:
@@ -125,7 +155,7 @@ def apart(step: str, directory: Path, *arguments: int) -> dict[str, int]:
         [sys.executable, __file__, step, str(directory), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=APART_S_MAX,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout)
@@ -150,6 +180,7 @@ class Measured:
         assert self.opened["done"] == 5  # after another of these: the same two again
         assert self.parked["segments_max"] <= SEGMENTS_MAX, self.parked
         assert self.parked["journal_bytes_max"] <= JOURNAL_BYTES_MAX, self.parked
+        assert self.opened["visited"] <= VISITED_MAX, self.opened
 
 
 def measure(directory: Path, count: int) -> Measured:
