@@ -15,7 +15,6 @@ from kit.journals import (
     SALT,
     SHARD,
     Script,
-    append_all,
     body,
     open_journal,
     replayed,
