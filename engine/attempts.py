@@ -214,7 +214,7 @@ class Attempts:
             Start(items),
             then=lambda answers, error: self._started(shard, payloads, answers, error),
         )
-        shard.decide(ask)
+        shard.decide_now(ask)
 
     def _item(self, shard: "ShardHost", serial: int) -> StartItem:
         ticket = shard.core.hot.get(serial)

@@ -148,8 +148,14 @@ class Checkpointing:
     def _has_most_of_too_many(self) -> bool:
         """Whether the shards hold more changes than they should, and none more than this one. So
         they are cut in turns: all at once, they would be in memory twice at once."""
-        dirty = self._shard.core.dirty
-        others = [other.core.dirty for other in self._shard.host.open_shards()]
+        dirty, shards = self._shard.core.dirty, self._shard.host.open_shards()
+        count = len(shards)
+        if (
+            count * len(dirty.tickets) < limits.CHECKPOINT_TICKETS_MAX
+            and count * dirty.size_bytes < limits.CHECKPOINT_DIRTY_BYTES
+        ):
+            return False  # where this is the greatest, all together are not too many
+        others = [other.core.dirty for other in shards]
         counts = [len(other.tickets) for other in others]
         sizes = [other.size_bytes for other in others]
         return (

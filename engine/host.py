@@ -20,6 +20,7 @@ from parkade.feed import Feed
 from parkade.inbox import Inbox
 from parkade.keeping import Keeping
 from parkade.levers import Levers
+from parkade.lone_frames import LoneFrames
 from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
@@ -71,6 +72,8 @@ class Host:
         self.steps = 0
         self._leaving = 0
         self._is_handing_over = False
+        self._has_changed_room: bool | None = None
+        self.lone_frames = LoneFrames()
         self._read_clocks()
 
     # -------------------------------------------------------------------------- any thread
@@ -92,7 +95,7 @@ class Host:
         self, number: int, function: Callable[..., None], arguments: tuple[Any, ...]
     ) -> None:
         shard = self.shards[number]
-        shard.is_stirred = True
+        shard.is_stirred = shard.is_stirred or function != shard.durable
         try:
             function(*arguments)
         except Exception as error:
@@ -200,6 +203,7 @@ class Host:
     def step(self) -> int:
         """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
         self.steps += 1
+        self._has_changed_room = None
         self._read_clocks()
         self.attempts.look_at_time(self.mono_ms)
         self._take_posted()
@@ -209,9 +213,6 @@ class Host:
             if shard.needs_turn():
                 self._turn(shard)
         self._admit()
-        for shard in self.shards:
-            shard.hand_frame()
-        self.attempts.send_jobs()
         if self.levers is not None:
             self.levers.step()
         if self._leaving:
@@ -219,9 +220,33 @@ class Host:
             self.inbox.leave(leaving)
         if self.inbox.valve is not None:
             self._tell_valve(self.inbox.valve)
+        is_more = self._hand_frames()
+        self.attempts.send_jobs()
         self.wakeups.send()
         self._check_conditions()
-        return self._wait_ms()
+        return 0 if is_more else self._wait_ms()
+
+    def _hand_frames(self) -> bool:
+        """To the shards' own threads; a lone one is written here, and heard of at once. True: there
+        is more to do, which the next pass may begin with."""
+        began_ms = self.clock.monotonic_ms()
+        lone = None if self._is_called else self.lone_frames.pick(self.shards, began_ms)
+        if lone is None:
+            for shard in self.shards:
+                shard.hand_frame()
+            return False
+        lone.hand_frame(is_here=True)
+        self.lone_frames.note(
+            began_ms=began_ms, ended_ms=self.clock.monotonic_ms(), has_company=self._is_called
+        )
+        self._event.clear()
+        self._take_posted()
+        return lone.is_stirred
+
+    @property
+    def _is_called(self) -> bool:
+        """Whether somebody wants something that the pass under way does not know of."""
+        return bool(self.inbox or self._outcomes)
 
     def _turn(self, shard: ShardHost) -> None:
         """An error costs its shard the memory that may be wrong, and the others nothing."""
@@ -309,7 +334,7 @@ class Host:
             return True
 
     def _wait_ms(self) -> int:
-        if self._posted or self._outcomes or self.inbox:
+        if self._posted or self._is_called:
             return 0
         wait_ms = limits.WAIT_MS_MAX
         start_ms = self.attempts.wait_ms(self.now_ms, self.mono_ms)
@@ -320,11 +345,8 @@ class Host:
         if look_ms is not None:
             wait_ms = min(wait_ms, look_ms)
         for shard in self.shards:
-            if not shard.is_open:
-                continue
-            if shard.has_more:
-                return 0
-            wait_ms = min(wait_ms, shard.wait_ms())
+            if shard.is_open:
+                wait_ms = min(wait_ms, shard.wait_ms())
         return max(0, wait_ms)
 
     # ------------------------------------------------------------------------ what shards need
@@ -362,6 +384,14 @@ class Host:
         """What a shard waits for may not come any more, or be here."""
         for shard in self.open_shards():
             shard.is_stirred = shard.is_stirred or shard.arrivals.is_awaited
+
+    def has_changed_room(self) -> bool:
+        """False at the bound of what is dirty or in flight in all shards: submits then wait for a
+        checkpoint. Reckoned once a pass."""
+        if self._has_changed_room is None:
+            changed_bytes = sum(shard.changed_bytes for shard in self.shards if shard.is_open)
+            self._has_changed_room = changed_bytes < limits.DIRTY_BYTES_MAX
+        return self._has_changed_room
 
     def shard(self, number: int) -> ShardHost | None:
         return self.shards[number] if 0 <= number < len(self.shards) else None

@@ -79,6 +79,13 @@ class ShardIO(_Worker):
         self._post = post
         self._frames: deque[tuple[FrameJournal, Sequence[Record], Any, Any]] = deque()
         self._calls: deque[_Call] = deque()
+        self._handed = 0  # pieces of work: counted by the core thread alone
+        self._ended = 0  # by the worker alone
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued nor under way. The core thread's question."""
+        return self._handed == self._ended
 
     def append(
         self,
@@ -89,14 +96,32 @@ class ShardIO(_Worker):
     ) -> None:
         """Writes one frame; `on_durable(last LSN)` or `on_failed(error)` on the core thread."""
         self._frames.append((journal, records, on_durable, on_failed))
+        self._handed += 1
         self._nudge()
+
+    def append_here(
+        self,
+        journal: FrameJournal,
+        records: Sequence[Record],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        """`append` on the thread that calls: the core's, while this one is idle. What comes of it
+        is posted like anything else."""
+        self._append(journal, records, on_durable, on_failed)
 
     def call(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:
         self._calls.append(_Call(work, done))
+        self._handed += 1
         self._nudge()
 
     def run_one(self) -> bool:
         """One piece of work; False when there was none."""
+        has_worked = self._run_one()
+        self._ended += has_worked
+        return has_worked
+
+    def _run_one(self) -> bool:
         if self._frames:
             self._append(*self._frames.popleft())
         elif self._calls:

@@ -39,6 +39,7 @@ __all__ = [
     "SERIAL_LEASE",
     "SHARDS_DEFAULT",
     "SHARDS_MAX",
+    "SMALL_FRAME_RECORDS",
     "SPENT_WALK_BLOBS",
     "START_BATCH_MAX",
     "SUBMIT_CHUNK",
@@ -51,6 +52,7 @@ SHARDS_MAX = 256  # a part has 16 bits; beyond this, descriptors and fsyncs cost
 
 COMMANDS_PER_TURN_MAX = 4_096  # so that timers and leases are looked at every few milliseconds
 TURN_BYTES_MAX = 256_000  # of one frame; a larger command makes one alone, in a larger segment
+SMALL_FRAME_RECORDS = 16  # up to so many wait for the end of the pass, and may be written there
 FRAME_MARGIN_BYTES = 65_536  # what a frame may be larger than the estimate of its records
 SUBMIT_CHUNK = 1_000  # drafts in one command
 COMMAND_BYTES_MAX = 128_000  # a chunk of drafts or outcomes is split there

@@ -47,7 +47,8 @@ class Room:
 
         Without a spare, what ends things may use what is left; a submit is then refused.
         """
-        journal, gathered = self._shard.journal, self._shard.records_bytes
+        shard = self._shard
+        journal, gathered = shard.journal, shard.records_bytes
         if gathered and gathered + ask.size > limits.TURN_BYTES_MAX:
             return False
         need_bytes = gathered + ask.size + limits.FRAME_MARGIN_BYTES
@@ -59,7 +60,9 @@ class Room:
         kind = type(ask.asked)
         if kind not in (*BOUNDED, Deliver) and journal.fits(need_bytes):
             return True
-        self._wanted_bytes = need_bytes
+        if need_bytes != self._wanted_bytes:
+            self._wanted_bytes = need_bytes
+            shard.is_stirred = True  # to be looked for
         return kind in BOUNDED and self.is_full
 
     def _prepare_spare(self) -> None:

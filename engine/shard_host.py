@@ -14,6 +14,7 @@ from parkade.answering import Answering
 from parkade.arrivals import Arrivals, pass_over_damage
 from parkade.asks import Ask, Inquiry, Watch, Watched
 from parkade.checkpointing import Checkpointing
+from parkade.dues import Dues
 from parkade.errors import EngineClosed
 from parkade.handing import Handing
 from parkade.host_port import HostPort
@@ -42,7 +43,6 @@ from parkade.store.record import CancelRequested, Record
 __all__ = ["ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
-NEVER_MS = 1 << 62
 
 
 class ShardHost:
@@ -72,7 +72,7 @@ class ShardHost:
         self._failed_at_ms: int | None = None
         self.recover_at_ms: int | None = None
         self.is_stirred = True
-        self._wall_due_ms = self._mono_due_ms = 0
+        self.dues = Dues()
 
     # ------------------------------------------------------------------------------ opening
 
@@ -144,20 +144,15 @@ class ShardHost:
     def needs_turn(self) -> bool:
         """Whether anything has come in since the last turn, or is due. A shard at rest costs a pass
         next to nothing, so an answer of one does not wait for the others."""
-        host = self.host
-        return (
-            self.is_stirred
-            or host.now_ms >= self._wall_due_ms
-            or host.mono_ms >= self._mono_due_ms
-            or self.has_more
-        )
+        return self.is_stirred or self.dues.are_over(self.host.now_ms, self.host.mono_ms)
 
     def turn(self) -> None:
         """One bounded piece of work."""
         self.is_stirred = False
         if self.status == OPEN:
             self._work()
-            self._note_due()
+            if self.status == OPEN:
+                self.dues.reckon(self)
         elif self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
             self.recover()
 
@@ -172,7 +167,8 @@ class ShardHost:
         self.retention.step()
         self.checkpointing.step()
         self.handing.step()
-        self.hand_frame()
+        if len(self.records) > limits.SMALL_FRAME_RECORDS:
+            self.hand_frame()  # a smaller one takes along what this pass starts
         self._cover_when_idle()
 
     @property
@@ -188,37 +184,14 @@ class ShardHost:
         return has_asks or self.checkpointing.is_building
 
     def wait_ms(self) -> int:
-        """How long nothing is to be done, if nothing comes in."""
+        """How long nothing is to be done, if nothing comes in; not above 0: there is more now."""
         if self.is_stirred:
-            self._note_due()
-        host = self.host
-        return min(self._wall_due_ms - host.now_ms, self._mono_due_ms - host.mono_ms)
-
-    def _note_due(self) -> None:
-        """When this shard has something to do by itself, on either clock. At the latest after
-        the longest wait: a wall clock that was set is noticed then."""
-        if self.status != OPEN:
-            return
-        wake_ms = self.placement.next_wake()
-        self._wall_due_ms = NEVER_MS if wake_ms is None else wake_ms
-        due_ms = self.host.mono_ms + limits.WAIT_MS_MAX
-        own = (self.checkpointing.next_ms(), self.retention.next_ms(), self.handing.next_ms())
-        for next_ms in own:
-            if next_ms is not None and next_ms < due_ms:
-                due_ms = next_ms
-        if self.uncovered_since_ms is not None:
-            due_ms = min(due_ms, self.uncovered_since_ms + limits.IDLE_COVER_MS)
-        self._mono_due_ms = due_ms
+            self.dues.reckon(self)
+        return self.dues.wait_ms(self.host.now_ms, self.host.mono_ms)
 
     @property
     def _has_undecided(self) -> bool:
         return bool(self.asks or self.submits or self.arrivals.queue)
-
-    @property
-    def takes_submits(self) -> bool:
-        """False at the dirty bound: submits then wait for the checkpoint."""
-        held_bytes = sum(shard.changed_bytes for shard in self.host.open_shards())
-        return held_bytes < limits.DIRTY_BYTES_MAX
 
     @property
     def changed_bytes(self) -> int:
@@ -247,7 +220,7 @@ class ShardHost:
     def _decide_some(self) -> None:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
         self._is_waiting = False
-        takes_new = self.takes_submits
+        takes_new = self.host.has_changed_room()
         self.asks.extend(self.arrivals.take_answerable())
         for queue, is_taken in (
             (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, takes_new),
@@ -260,9 +233,13 @@ class ShardHost:
                 if self.status != OPEN:
                     return
 
+    def decide_now(self, ask: Ask, loaded: Loaded | None = None) -> None:
+        """`decide` outside of the shard's turn, which then follows."""
+        self.is_stirred = True
+        self.decide(ask, loaded)
+
     def decide(self, ask: Ask, loaded: Loaded | None = None) -> None:
         """Answers, or sets aside, one ask; an error in deciding fails it alone."""
-        self.is_stirred = True
         asked, host = ask.asked, self.host
         try:
             if isinstance(asked, Inquiry):
@@ -350,6 +327,8 @@ class ShardHost:
             self.outputs.append((self.core.lsn, ask, value))
 
     def _release(self, ask: Ask, value: Any) -> None:
+        if ask.then is not None:
+            self.is_stirred = True  # what the engine itself has asked for is to go on
         try:
             ask.answer(value, self.host.wakeups)
         except Exception as error:
@@ -358,9 +337,15 @@ class ShardHost:
 
     # ---------------------------------------------------------------------------- the journal
 
-    def hand_frame(self) -> None:
-        """One frame is in flight at a time; the next carries what has come since."""
-        if self.status != OPEN or self.frame_in_flight or not self.records:
+    @property
+    def has_frame(self) -> bool:
+        """Whether there is one to be written: the one before is durable."""
+        return self.status == OPEN and bool(self.records) and not self.frame_in_flight
+
+    def hand_frame(self, *, is_here: bool = False) -> None:
+        """One frame is in flight at a time; the next carries what has come since. `is_here`: it is
+        written by the time this returns, and what came of it is posted."""
+        if not self.has_frame:
             return
         records, self.records, self.records_bytes = self.records, [], 0
         self.notes.send()
@@ -371,14 +356,19 @@ class ShardHost:
             if journal is self.journal:
                 self.poison(error)
 
-        self.io.append(journal, records, self._durable, failed)
+        append = self.io.append_here if is_here else self.io.append
+        append(journal, records, self.durable, failed)
 
-    def _durable(self, lsn: int) -> None:
+    def durable(self, lsn: int) -> None:
+        """All up to there is. No turn follows, unless something has waited for this."""
         if self.status != OPEN:
             return
         self.frame_in_flight = False
         self.durable_lsn = lsn
         self.uncovered_since_ms = self.host.mono_ms
+        self.dues.cover_by(self.uncovered_since_ms)
+        if self._has_undecided or self.checkpointing.is_busy:
+            self.is_stirred = True
         told = self.notes.release()
         # Before anybody is told: who hears of an end finds what it brought forth on its way.
         self.handing.step()
@@ -433,7 +423,8 @@ class ShardHost:
             self.recover()
 
     def _recover_later(self) -> None:
-        self.recover_at_ms = self._mono_due_ms = self.host.mono_ms + limits.RECOVERY_RETRY_MS
+        self.recover_at_ms = self.host.mono_ms + limits.RECOVERY_RETRY_MS
+        self.dues.try_again_at(self.recover_at_ms)
 
     def recover(self) -> None:
         """From disk, on the I/O thread: after what that had under way."""
@@ -567,7 +558,7 @@ class ShardHost:
             if damage is not None:
                 self.fail_one(ask, self.host.failure(self.number, damage))
             elif self.status == OPEN:
-                self.decide(ask, got.loaded)
+                self.decide_now(ask, got.loaded)
             else:
                 self.put(ask)
 

@@ -104,11 +104,9 @@ class Horizon:
     def next_timer(self) -> int | None:
         """When the next ticket that memory knows of comes due or expires, in ms; None: none will.
         One that lies beyond the horizon and is not hot is the agenda's."""
-        wakes = [self.wheel.next_wake(), self._overlay_wake()]
+        wake_ms = earlier(self.wheel.next_wake(), self._overlay_wake())
         expiry_ms = self.expiries.next_ms()
-        if expiry_ms is not None:
-            wakes.append(expiry_ms + self.clock_lag_ms)
-        return min((wake for wake in wakes if wake is not None), default=None)
+        return wake_ms if expiry_ms is None else earlier(wake_ms, expiry_ms + self.clock_lag_ms)
 
     def _overlay_wake(self) -> int | None:
         overlay = self.overlay
@@ -274,6 +272,13 @@ class Horizon:
             hot_ones = [position for position in self.overlay if position & SERIAL_MASK in hot]
             self.overlay = list({pos for pos in hot_ones if self._is_in_overlay(pos)})
             heapify(self.overlay)
+
+
+def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    """The first of two times; None: never."""
+    if one_ms is None or (other_ms is not None and other_ms < one_ms):
+        return other_ms
+    return one_ms
 
 
 def is_waiting_for(ticket: Ticket, due_ms: int) -> bool:

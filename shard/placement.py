@@ -28,6 +28,7 @@ from parkade.shard.horizon import (
     SweepAsk,
     Swept,
     SweptEntry,
+    earlier,
     pack,
     unpack,
 )
@@ -162,12 +163,15 @@ class Placement(Horizon):
         command and no read comes in; None: never. What is past is to be done now."""
         if self.load_queue and not self.loads_out:
             return 0
-        wakes = [self.next_timer(), next_refill_ms(self.lanes)]
-        if self._has_caught_up:
-            wakes.append(self.lanes.waits.next_refill_ms())
+        wake_ms, lanes = self.next_timer(), self.lanes
         if self.can_sweep():
-            wakes.append((self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2)
-        return min((wake for wake in wakes if wake is not None), default=None)
+            sweep_ms = (self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2
+            wake_ms = earlier(wake_ms, sweep_ms)
+        if lanes.hungry:
+            wake_ms = earlier(wake_ms, next_refill_ms(lanes))
+        if lanes.waits.hungry and self._has_caught_up:
+            wake_ms = earlier(wake_ms, lanes.waits.next_refill_ms())
+        return wake_ms
 
     # ------------------------------------------------------------------ loads
 

@@ -336,7 +336,7 @@ def test_what_comes_back_from_its_threads_and_cannot_be_taken_in_costs_a_shard_i
             raise AssertionError("a fault of ours")
 
         with monkeypatch.context() as patched:
-            patched.setattr(shard, "_durable", broken)
+            patched.setattr(shard, "durable", broken)
             with pytest.raises(StorageError, match="a fault of ours"):
                 later.submit(2)
         recovered(engine)

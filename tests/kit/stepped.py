@@ -142,6 +142,9 @@ class Port:
     def open_shards(self) -> list[ShardHost]:
         return self.shards
 
+    def has_changed_room(self) -> bool:
+        return sum(shard.changed_bytes for shard in self.shards) < limits.DIRTY_BYTES_MAX
+
     def shard(self, number: int) -> ShardHost | None:
         return self._stepped.shard if number == 0 else None
 
@@ -236,10 +239,8 @@ class Stepped:
         self._read_clocks()
         self.shard.install(opened)
         self.lives += 1
-        self.attempts.settle_lost([self.shard], self._admit_from_now)
-
-    def _admit_from_now(self) -> None:
-        self.attempts.is_admitting = True
+        attempts = self.attempts
+        attempts.settle_lost([self.shard], lambda: setattr(attempts, "is_admitting", True))
 
     def open_files(self) -> OpenShard:
         """Opens the shard, and holds what was recovered against the witness."""
@@ -404,7 +405,7 @@ class Stepped:
         if not posted:
             return False
         function, arguments = posted.popleft()
-        self.shard.is_stirred = True
+        self.shard.is_stirred = self.shard.is_stirred or function != self.shard.durable
         function(*arguments)
         return True
 

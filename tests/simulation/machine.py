@@ -125,6 +125,7 @@ class SimulatedDrive(Drive):
 
     def start(self, runtime: Runtime) -> None:
         self._world.runtime = runtime
+        runtime.host.lone_frames.is_allowed = self._world.seed % 2 == 0
 
     def stir(self) -> None:
         """Whoever asked goes on; the world takes the steps."""

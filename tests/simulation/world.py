@@ -93,6 +93,7 @@ class World:
         has_leases: bool = False,
         actions_per_check: int = 1,
     ) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.shards = shards
         self.keep_ms = keep_ms

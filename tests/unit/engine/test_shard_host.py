@@ -52,7 +52,8 @@ def test_a_body_that_was_replaced_while_it_was_read_is_asked_for_again() -> None
         shard.ask(Resolve(job.serial, b"checked"))
         shard.want_checkpoint()
         # The look waits for the payload; the resolve, its frame and its checkpoint overtake it.
-        for step in ("turn", "io", "hear io", "turn", "turn", "io", "hear io", "turn", "writer"):
+        steps = "turn", "io", "hear io", "turn", "turn", "admit", "io", "hear io", "turn", "writer"
+        for step in steps:
             shard.step(step)
         assert shard.done["commit"] == 2
         shard.run()

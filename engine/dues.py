@@ -1,0 +1,58 @@
+"""When a shard has something to do by itself, on either clock: what the core thread waits for.
+
+Reckoned at the end of a turn and kept, so that a shard at rest costs a pass two comparisons.
+"""
+
+from typing import TYPE_CHECKING
+
+from parkade import limits
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["NEVER_MS", "Dues"]
+
+NEVER_MS = 1 << 62
+
+
+class Dues:
+    """Of one shard."""
+
+    __slots__ = ("mono_ms", "wall_ms")
+
+    def __init__(self) -> None:
+        self.wall_ms = self.mono_ms = 0
+
+    def reckon(self, shard: "ShardHost") -> None:
+        """For an open shard. At the latest after the longest wait: a wall clock that was set is
+        noticed then."""
+        if shard.has_more:
+            self.wall_ms = self.mono_ms = 0
+            return
+        wake_ms = shard.core.placement.next_wake()
+        self.wall_ms = NEVER_MS if wake_ms is None else wake_ms
+        due_ms = shard.host.mono_ms + limits.WAIT_MS_MAX
+        for next_ms in (
+            shard.checkpointing.next_ms(), shard.retention.next_ms(), shard.handing.next_ms()
+        ):  # fmt: skip
+            if next_ms is not None and next_ms < due_ms:
+                due_ms = next_ms
+        self.mono_ms = due_ms
+        if shard.uncovered_since_ms is not None:
+            self.cover_by(shard.uncovered_since_ms)
+
+    def cover_by(self, since_ms: int) -> None:
+        """A frame without a successor is covered after a while."""
+        self.mono_ms = min(self.mono_ms, since_ms + limits.IDLE_COVER_MS)
+
+    def try_again_at(self, mono_ms: int) -> None:
+        """Nothing is to be done before that time on the monotonic clock."""
+        self.wall_ms, self.mono_ms = NEVER_MS, mono_ms
+
+    def are_over(self, now_ms: int, mono_ms: int) -> bool:
+        """Whether the time has come."""
+        return now_ms >= self.wall_ms or mono_ms >= self.mono_ms
+
+    def wait_ms(self, now_ms: int, mono_ms: int) -> int:
+        """How long until then; not above 0: it has come."""
+        return min(self.wall_ms - now_ms, self.mono_ms - mono_ms)

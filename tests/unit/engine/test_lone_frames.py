@@ -1,0 +1,64 @@
+"""Frames that the core thread writes itself: lone ones, while nobody else wants anything."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kit.clock import ManualClock
+from kit.engines import make, runtime_of, when
+from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
+
+
+def shard(records: int = 1, *, in_flight: bool = False, is_idle: bool = True) -> Any:
+    return SimpleNamespace(
+        records=[None] * records,
+        has_frame=records > 0 and not in_flight,
+        frame_in_flight=in_flight,
+        is_open=True,
+        io=SimpleNamespace(is_idle=is_idle),
+        room=SimpleNamespace(is_there=True),
+    )
+
+
+def allowed() -> LoneFrames:
+    frames = LoneFrames()
+    frames.is_allowed = True
+    return frames
+
+
+def test_a_submit_alone_takes_one_pass_and_no_other_thread(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        later = engine.task(name="note")(lambda n: n).options(delay="1h")
+        when(engine, lambda runtime: all(shard.io.is_idle for shard in runtime.shards))
+        host = runtime_of(engine).host
+        steps = host.steps
+        for n in range(20):
+            later.submit(n)
+        assert host.lone_frames.written == 20
+        # One each, and a pass now and then for what came in while the last one ended.
+        assert host.steps - steps < 2 * 20
+
+
+def test_only_a_lone_small_frame_of_an_idle_shard_is_written_here() -> None:
+    frames, lone = allowed(), shard()
+    assert frames.pick([shard(0), lone], 0) is lone
+    others: list[list[Any]] = [
+        [lone, shard()], [lone, shard(0, in_flight=True)], [shard(is_idle=False)], [shard(17)],
+        [shard(0)],
+    ]  # fmt: skip
+    assert [frames.pick(shards, 0) for shards in others] == [None] * len(others)
+    assert LoneFrames().pick([shard()], 0) is None
+
+
+def test_where_something_came_in_meanwhile_the_next_frames_are_handed_over() -> None:
+    frames, lone = allowed(), shard()
+    frames.note(began_ms=0, ended_ms=0, has_company=True)
+    picked = [frames.pick([lone], 0) for _ in range(COMPANY_FRAMES + 1)]
+    assert picked == [None] * COMPANY_FRAMES + [lone]
+
+
+def test_a_disk_that_is_slow_is_not_waited_for_again_for_a_while() -> None:
+    frames, lone = allowed(), shard()
+    frames.note(began_ms=0, ended_ms=SLOW_MS, has_company=False)
+    assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS - 1) is None
+    assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS) is lone
