@@ -5,7 +5,7 @@ LSN is durable; the writer thread commits it; only the completion, here, changes
 (docs/architecture.md, Store).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parkade import limits
 from parkade.checkpoint import Checkpoint
@@ -26,6 +26,7 @@ class Checkpointing:
         self._retry_at_ms: int | None = None
         self._has_refine_due = False
         self._has_upkeep = False
+        self.lacks_room = False
         self._last_ms = shard.host.mono_ms
         self.is_wanted = False
         # By whom the journal is held, from which LSN on, and until when on the monotonic clock.
@@ -181,6 +182,7 @@ class Checkpointing:
     def _complete(self, current: Checkpoint, commit: Commit) -> None:
         shard = self._shard
         self._current = None
+        self.lacks_room = False
         self._last_ms = shard.host.mono_ms
         self._has_refine_due, self._has_upkeep = commit.has_refine_due, commit.has_upkeep
         shard.checkpoints += 1
@@ -195,7 +197,12 @@ class Checkpointing:
         for other in shard.host.open_shards():
             other.is_stirred = True  # there is room again for submits that waited, of any shard
         journal, lsn = shard.journal, self._droppable(current.lsn)
-        shard.io.call(lambda: journal.drop_through(lsn), shard.failed_if)
+        shard.io.call(lambda: journal.drop_through(lsn), self._dropped)
+
+    def _dropped(self, _: Any, error: Exception | None) -> None:
+        if self._shard.checkpointing is self:
+            self._shard.room.look_again()
+        self._shard.failed_if(_, error)
 
     def _failed(self, error: Exception | None) -> None:
         """A full disk is waited for; anything else reopens the environment once, then refuses."""
@@ -203,6 +210,8 @@ class Checkpointing:
         self._current = None
         shard.core.merge_back()
         if isinstance(error, NoRoom):
+            self.lacks_room = True
             self._retry_at_ms = shard.host.mono_ms + limits.CHECKPOINT_RETRY_MS
+            shard.room.look_again()
             return
         shard.poison(error or RuntimeError("a commit gave nothing"))

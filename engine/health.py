@@ -62,7 +62,7 @@ def _health(runtime: "Runtime", lag_ms: int) -> dict[str, Any]:
 
 
 def _shard_health(shard: "ShardHost") -> dict[str, Any]:
-    is_writable = shard.is_open and not shard.room.is_full and not shard.checkpointing.has_failed
+    is_writable = shard.is_open and not shard.room.is_full and not shard.checkpointing.lacks_room
     return {
         "shard": shard.number,
         "status": shard.status,

@@ -14,7 +14,7 @@ from parkade.guards import Pause
 from parkade.opening import Identity, records_of
 from parkade.store.batch import Batch
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage, FormatTooNew, StoreError
+from parkade.store.errors import Damage, FormatTooNew, NoRoom, StoreError
 from parkade.store.folders import make_folder
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT
@@ -150,8 +150,14 @@ class House:
 
     def append(self, records: list[Record]) -> None:
         """Durable on return. Raises what a journal raises."""
-        self.journal.prepare_spare()
-        self.lsn = self.journal.append(encode_records(records), len(records))
+        body = encode_records(records)
+        try:
+            self.journal.prepare_spare()
+        except NoRoom:
+            # Its records are few and small: the segment has room for them for long.
+            if not self.journal.fits(len(body)):
+                raise
+        self.lsn = self.journal.append(body, len(records))
         for record in records:
             self.state.apply(record)
 

@@ -21,13 +21,14 @@ BOUNDED = (Submit, CancelMany, Bookmark)
 
 
 class Room:
-    """Used by the core thread alone. `is_there`: for the largest turn; `is_full`: no spare can be
-    made, for want of space on the disk."""
+    """Used by the core thread alone. `is_there`: for the largest turn; `is_full`: the disk is, so
+    that no spare can be made, or no checkpoint and memory holds as much as it may."""
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
         self.is_there = self.is_full = False
         self.spare_in_flight = False
+        self._lacks_spare = self._has_asked = False
         self._wanted_bytes = 0
         self._retry_ms = shard.host.mono_ms
 
@@ -37,10 +38,18 @@ class Room:
         wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
         self.is_there = shard.journal.has_room(wanted_bytes)
         if self.is_there:
-            self.is_full = False
+            self._lacks_spare = self._has_asked = False
         else:
             self._prepare_spare()
+        self.is_full = self._lacks_spare or self._is_stuck()
         shard.core.has_room = not self.is_full
+
+    def _is_stuck(self) -> bool:
+        """Whether submits that wait at the dirty bound would wait for space on the disk."""
+        host = self._shard.host
+        return not host.has_changed_room() and any(
+            shard.checkpointing.lacks_room for shard in host.open_shards()
+        )
 
     def takes(self, ask: Ask) -> bool:
         """Whether the frame that is being gathered has room for what the ask may write.
@@ -76,7 +85,23 @@ class Room:
     def _spare_prepared(self, _: Any, error: Exception | None) -> None:
         self.spare_in_flight = False
         if isinstance(error, NoRoom) or is_out_of_handles(error):
-            self.is_full = isinstance(error, NoRoom)
             self._retry_ms = self._shard.host.mono_ms + limits.CHECKPOINT_RETRY_MS
+            self._lacks_spare = isinstance(error, NoRoom) and not self._is_a_checkpoint_due()
         elif error is not None and self._shard.room is self:
             self._shard.poison(error)
+
+    def _is_a_checkpoint_due(self) -> bool:
+        """Whether one may give segments back, which become spares. It is asked for once."""
+        shard, checkpointing = self._shard, self._shard.checkpointing
+        if self._lacks_spare or checkpointing.lacks_room or shard.journal.segments == 1:
+            return False
+        if not self._has_asked:
+            self._has_asked = True
+            checkpointing.want()
+            return not shard.core.dirty.is_empty or checkpointing.is_busy
+        return checkpointing.is_busy or checkpointing.is_wanted
+
+    def look_again(self) -> None:
+        """A checkpoint has given segments back, or could not be made: what that means for a spare
+        is found out at once."""
+        self._retry_ms = self._shard.host.mono_ms

@@ -173,7 +173,7 @@ class ShardHost:
 
     @property
     def takes_starts(self) -> bool:
-        return self.status == OPEN and self.room.is_there
+        return self.status == OPEN and self.room.is_there and not self.room.is_full
 
     @property
     def has_more(self) -> bool:
@@ -221,9 +221,10 @@ class ShardHost:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
         self._is_waiting = False
         takes_new = self.host.has_changed_room()
+        tells_new = takes_new or self.room.is_full  # which a full disk refuses
         self.asks.extend(self.arrivals.take_answerable())
         for queue, is_taken in (
-            (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, takes_new),
+            (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, tells_new),
         ):  # fmt: skip
             for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX)):
                 if not is_taken or not self.room.takes(queue[0]):

@@ -212,7 +212,7 @@ class Journal:
         raises NoRoom, and WriteFailed for any other refusal. The journal goes on in both cases.
         """
         self._check_alive()
-        self._spares.prepare(self._wanted_bytes)
+        self._spares.prepare(self._wanted_bytes, is_kept_free=bool(self._sealed))
 
     # Writing
 

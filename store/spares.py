@@ -16,6 +16,7 @@ from parkade.store.segment import HEADER_BYTES
 SUFFIX = ".spare"
 UNFINISHED_SUFFIX = ".spare.new"
 SIZE_BYTES_MIN = 16 << 10
+FREE_PARTS = 4  # a spare that is larger than it must be takes one of so many parts of what is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Sizing:
 
     `frame_bytes_max` is the body of the largest turn that room is held for unless the caller
     names another; a segment holds two of them and `reserve_bytes`, what outcomes may use when no
-    spare can be had. `spares_max` is how many recycled files are kept.
+    spare can be had. `spares_max` is how many recycled files are kept. `kept_free_bytes` is what a
+    spare leaves on the disk as long as a checkpoint may give segments back: that takes room too.
     """
 
     segment_bytes_first: int = 1 << 20
@@ -32,12 +34,15 @@ class Sizing:
     frame_bytes_max: int = 384 << 10
     reserve_bytes: int = 128 << 10
     spares_max: int = 2
+    kept_free_bytes: int = 12 << 20
 
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes_first <= self.segment_bytes_max < 1 << 32:
             raise ValueError("a segment has between 1 byte and 4 GiB, the first no more than any")
-        if self.frame_bytes_max < 1 or self.reserve_bytes < 0 or self.spares_max < 1:
-            raise ValueError("frame_bytes_max and spares_max are at least 1, reserve_bytes 0")
+        if min(self.frame_bytes_max, self.spares_max) < 1:
+            raise ValueError("frame_bytes_max and spares_max are at least 1")
+        if min(self.reserve_bytes, self.kept_free_bytes) < 0:
+            raise ValueError("reserve_bytes and kept_free_bytes are at least 0")
 
     def segment_bytes(self, wanted: int, body_bytes: int) -> int:
         """The size of a new segment: `wanted` in the bounds, and room for two such frames."""
@@ -112,18 +117,32 @@ class SparePool:
         self._spares.remove(spare)
         return spare
 
-    def prepare(self, body_bytes: int) -> None:
-        """Makes a spare for two such frames unless one is there.
+    def prepare(self, body_bytes: int, *, is_kept_free: bool) -> None:
+        """Makes a spare for two such frames unless one is there, a smaller one where little is
+        free; with `is_kept_free` it leaves what the sizing says.
 
         Raises NoRoom, or WriteFailed for any other refusal; the pool is as it was then.
         """
-        size = self._sizing.segment_bytes(self.next_bytes, body_bytes)
         least = self._sizing.segment_bytes(0, body_bytes)
         if any(spare.size_bytes >= least for spare in self._spares):
             return
+        size = self._sizing.segment_bytes(self.next_bytes, body_bytes)
+        free = self._room_for(self._sizing.kept_free_bytes if is_kept_free else 0)
+        if free is not None:
+            if free < least:
+                raise NoRoom(self._directory, least)
+            while size > least and size > free // FREE_PARTS:
+                size = max(least, size // 2)
         spare = self.allocate(size)
         self.next_bytes = min(2 * spare.size_bytes, self._sizing.segment_bytes_max)
         self._spares.append(spare)
+
+    def _room_for(self, kept_bytes: int) -> int | None:
+        """What a spare may take of the disk; None where the disk does not tell."""
+        try:
+            return self._disk.free_space(self._directory) - kept_bytes
+        except OSError:
+            return None
 
     def allocate(self, size_bytes: int) -> Spare:
         """Makes a file of written zeros, durable with its name. NoRoom or WriteFailed."""

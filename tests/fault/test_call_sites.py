@@ -16,7 +16,7 @@ import pytest
 
 from kit.one_life import OneLife, copy_twice, reshard_twice, small_limits, tickets_of
 from kit.sites import CODES, Fault, Ledger, Line, Site, SiteDisk, sites_in_source
-from parkade.errors import ParkadeError, StorageError
+from parkade.errors import ParkadeError, StorageError, StorageFull
 from parkade.store.errors import WriteFailed
 from parkade.store.journal import Journal
 from parkade.store.spares import Sizing
@@ -55,7 +55,7 @@ def found(lived: Path) -> dict[Site, str]:
         life = OneLife(lived / mode, ledger, mode)
         life.run()
         life.check()
-        assert {type(error) for _, error in life.errors} == {StorageError}
+        assert {type(error) for _, error in life.errors} == {StorageError, StorageFull}
         found = dict.fromkeys(ledger.counts, mode) | found
     return found
 

@@ -273,10 +273,11 @@ def test_a_full_disk_is_met_by_preparing_a_spare_and_never_by_an_append() -> Non
                 break
         journal.append(body(number), 1)
         appended += 1
-    assert refused == 20 and appended == 60
-    assert journal.drop_through(60) == 2
+    # From the third on a segment is no larger than it must be, for little was free.
+    assert (refused, appended) == (2, 44)
+    assert journal.drop_through(44) == 7
     assert journal.has_room()
-    assert journal.append(b"it resumes by itself", 1) == 61
+    assert journal.append(b"it resumes by itself", 1) == 45
 
 
 def test_a_full_disk_can_still_be_opened_with_the_spare_of_the_last_life() -> None:

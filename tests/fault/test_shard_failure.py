@@ -23,7 +23,9 @@ from parkade import (
     PartialSubmit,
     StorageError,
     StorageFull,
+    limits,
 )
+from parkade.store.parked import Parked
 
 
 @pytest.fixture
@@ -420,3 +422,42 @@ def test_a_full_disk_refuses_submits_lets_work_end_and_is_over_by_itself(
         when(engine, lambda runtime: not runtime.shards[0].room.is_full)
         assert task.submit("again").result("20s") == 5
         assert recount(engine) == engine.stats().by_task
+
+
+def test_at_the_dirty_bound_a_submit_is_refused_where_a_checkpoint_has_no_room(
+    tmp_path: Path, disk: FaultyDisk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DIRTY_BYTES_MAX", 60_000)
+    monkeypatch.setattr(limits, "CHECKPOINT_DIRTY_BYTES", 30_000)
+    engine = rig(make(tmp_path / "data", durability="process", clock=clock, shards=1), disk=disk)
+    with engine:
+        task = engine.task(name="note")(lambda text: len(text))
+        later = task.options(delay="1h")
+        when(engine, lambda runtime: runtime.shards[0].room.is_there)
+        disk.is_full = True
+        with pytest.raises(StorageFull):
+            for _ in range(40):
+                later.submit("x" * 5_000)
+        assert statuses(engine) == ["open"]
+        assert not engine.health()["storage_writable"]
+        with pytest.raises(StorageFull):
+            engine.submit_many([later.call("y"), later.call("z")])
+        disk.is_full = False
+        clock.advance(1_000)
+        when(engine, lambda runtime: not runtime.shards[0].room.is_full)
+        assert task.submit("again").result("20s") == 5
+        assert recount(engine) == engine.stats().by_task
+
+
+def test_segments_that_a_checkpoint_gives_back_are_used_again_before_a_disk_is_called_full(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    engine = make(tmp_path / "data", durability="process", shards=1)
+    with rig(engine, disk=disk, open_store=Parked.open):
+        later = engine.task(name="note")(lambda text: len(text)).options(delay="1h")
+        later.submit("x")
+        disk.is_full = True  # for the journal; the store has room
+        for _ in range(40):
+            later.submit("x" * 100_000)
+        assert engine.stats().by_task == {"note": {"scheduled": 41}}
+        assert disk.met.acquire(blocking=False), "a spare was refused"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kit.faulty import FaultyDisk
 from parkade import Engine, Page, TicketInfo
 from parkade.runtime import Runtime, RuntimeOptions
 from parkade.store.disk import Disk
@@ -49,6 +50,8 @@ def rig(
     options: RuntimeOptions = vars(engine)["_options"]
     if disk is not None:
         options.disk = disk
+        if isinstance(disk, FaultyDisk):
+            options.open_store = disk.open_store
     if sizing is not None:
         options.sizing = sizing
     if open_store is not None:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parkade.store.disk import Handle, RealDisk
+from parkade.store.parked import Parked
 
 __all__ = ["FaultyDisk", "StepDisk"]
 
 
 class FaultyDisk(RealDisk):
-    """`break_next` makes calls fail; `is_full` makes everything fail that takes space."""
+    """`break_next` makes calls fail; `is_full` makes everything fail that takes space, commits of
+    the stores that `open_store` opens too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,9 +41,17 @@ class FaultyDisk(RealDisk):
                     self._faults.remove(fault)
                     self.met.release()
                     raise OSError(fault[2], os.strerror(fault[2]), path)
-        if self.is_full and call == "preallocate":
+        if call == "preallocate":
+            self._find_room(path)
+
+    def _find_room(self, where: str) -> None:
+        if self.is_full:
             self.met.release()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), where)
+
+    def open_store(self, directory: str, **given: Any) -> Parked:
+        """`Parked.open`, on this disk."""
+        return Parked.open(directory, commit_hook=self._find_room, **given)
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Handle:
         self._meet("open", path)

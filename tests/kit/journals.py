@@ -21,6 +21,7 @@ SMALL = Sizing(
     segment_bytes_max=HEADER_BYTES + 20 * 56 + 40,
     frame_bytes_max=32,
     reserve_bytes=0,
+    kept_free_bytes=0,
 )
 
 J = TypeVar("J", bound=Journal)

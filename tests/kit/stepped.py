@@ -102,8 +102,9 @@ LIMITS = {
     "RETENTION_PAUSE_MS_MAX": 500,
 }
 SIZING = Sizing(
-    segment_bytes_first=1, segment_bytes_max=4_096, frame_bytes_max=64, reserve_bytes=200
-)
+    segment_bytes_first=1, segment_bytes_max=4_096, frame_bytes_max=64, reserve_bytes=200,
+    kept_free_bytes=0,
+)  # fmt: skip
 PLACES = 3
 SHARDS = 2  # this one, and one that is never open: what is for it waits
 # "late pass": a completion is heard of before what was read ahead of it.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kit.clock import START_MS, ManualClock
-from kit.engines import make, runtime_of, when
+from kit.engines import make, rig, runtime_of, when
 from kit.faulty import FaultyDisk
 from parkade.house import House
 from parkade.limits import SERIAL_LEASE
@@ -108,3 +108,17 @@ def test_a_lease_is_renewed_in_the_background_and_again_after_a_failure(tmp_path
                 break
             when(engine, lambda runtime: True)
         assert house.state.lease_until > first
+
+
+def test_a_full_disk_keeps_no_change_of_an_operator_out_of_the_house(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    engine = rig(make(tmp_path / "data"), disk=disk)
+    with engine:
+        runtime_of(engine).house.journal._spares._spares.clear()
+        disk.is_full = True
+        engine.pause(task="note", reason="the disk is full")
+        assert disk.met.acquire(blocking=False), "a spare was refused"
+        disk.is_full = False
+    with make(tmp_path / "data", run=False) as engine:
+        [pause] = runtime_of(engine).house.state.pauses.values()
+        assert pause.reason == "the disk is full"

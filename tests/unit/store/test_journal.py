@@ -130,6 +130,20 @@ def test_segments_grow_to_their_bound_while_nothing_is_dropped() -> None:
     assert set(sizes[5:]) == {8_192}
 
 
+def test_a_spare_takes_a_part_of_what_is_free_and_leaves_room_for_a_checkpoint() -> None:
+    sizing = Sizing(4_096, 65_536, frame_bytes_max=64, reserve_bytes=0, kept_free_bytes=40_000)
+    disk = FakeDisk(capacity_bytes=120_000)
+    journal = open_journal(disk, is_new=True, sizing=sizing)
+    with pytest.raises(NoRoom):
+        append_all(journal, [b"x" * 60] * 2_000)
+    assert max(len(disk.image()[path]) for path in segment_paths(disk)) == 8_192
+    assert disk.free_space(PLACE) >= 40_000
+    journal.drop_through(journal.last_lsn)
+    before = disk.free_space(PLACE)
+    append_all(journal, [b"x" * 60] * 20)
+    assert disk.free_space(PLACE) == before, "what was given back is used again"
+
+
 def test_a_larger_turn_is_given_room_once_it_has_been_asked_for() -> None:
     disk = FakeDisk()
     journal = open_journal(disk, is_new=True)
