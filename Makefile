@@ -66,7 +66,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
 	recovery races simulation simulate sabotage stories rest load kills table bench bench-full peers \
-	search coverage dist format \
+	soak search coverage dist format \
 	clean
 
 help: ## this list
@@ -139,6 +139,10 @@ sabotage: $(READY) ## deliberate faults, one at a time, each until the simulator
 
 rest: $(READY)
 	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")
+
+MINUTES ?= 10
+soak: $(READY) ## a long mixed load (MINUTES=10): memory, descriptors, threads, files asserted flat
+	@PYTHONPATH=tests $(BIN)/python -m soak $(MINUTES)
 
 search: $(READY) ## property and stateful suites with many more, random examples; no time limit
 	@HYPOTHESIS_PROFILE=search $(PYTEST) -o faulthandler_timeout=0 tests/property tests/stateful
