@@ -22,8 +22,8 @@ from parkade.testing import TestEngine
 
 ROUNDS, NAMES = 4, 4
 BOUNDS = {  # caches whose ends would not be met in a test
-    "parkade.feed.BLOCK_EVENTS": 20,
-    "parkade.feed.RING_EVENTS": 100,
+    "parkade.feed.BLOCK_EVENTS": 1,
+    "parkade.feed.RING_EVENTS": 20,
     "parkade.levers.HOUSE_JOURNAL_BYTES": 2_000,
     "parkade.guards.PLANS_MAX": 8,
     "parkade.guards.IDLE_METERS_MIN": 8,
