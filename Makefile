@@ -66,7 +66,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
 	recovery races simulation simulate sabotage stories rest load kills table bench bench-full peers \
-	soak search coverage dist format \
+	soak search fuzz coverage dist format \
 	clean
 
 help: ## this list
@@ -146,6 +146,14 @@ soak: $(READY) ## a long mixed load (MINUTES=10): memory, descriptors, threads, 
 
 search: $(READY) ## property and stateful suites with many more, random examples; no time limit
 	@HYPOTHESIS_PROFILE=search $(PYTEST) -o faulthandler_timeout=0 tests/property tests/stateful
+
+SECONDS ?= 300
+TARGET ?= all
+BYTES ?=
+GUIDED ?=
+fuzz: $(READY) ## SECONDS=300 of random input for TARGET=all, or one input again (BYTES=hex)
+	@PYTHONPATH=tests $(BIN)/python -m fuzz.search $(TARGET) $(SECONDS) $(SEED) \
+		$(if $(BYTES),--bytes $(BYTES)) $(if $(GUIDED),--guided)
 
 COUNT ?= 1000
 kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; no time limit

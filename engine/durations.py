@@ -132,8 +132,9 @@ def after_ms(now_ms: int, delay_ms: int, *, what: str) -> int:
 
 
 def datetime_of(ms: int) -> datetime:
-    """The aware datetime, in UTC, of ms since the epoch."""
-    return _EPOCH + timedelta(milliseconds=ms)
+    """The aware datetime, in UTC, of ms since the epoch; the nearest there is, for what only a
+    damaged row can say."""
+    return _EPOCH + timedelta(milliseconds=max(0, min(ms, TIME_MS_MAX)))
 
 
 def duration_text(ms: int) -> str:

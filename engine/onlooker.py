@@ -18,7 +18,7 @@ from parkade.reading import DamagedTicket, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Need
 from parkade.store.disk import Disk, let_go
-from parkade.store.environment import LOCK_FILE
+from parkade.store.environment import LOCK_FILE, reading
 from parkade.store.errors import Damage, ReadFailed
 from parkade.store.frame import Frame
 from parkade.store.inspection import JournalReport, inspect, read_only_frames
@@ -153,8 +153,9 @@ class Onlooker:
             lsn = seen_lsn
             try:
                 snapshot = held.enter_context(self.store().snapshot())
-                lsn = snapshot.lsn
-                return held, see(snapshot)
+                with reading(snapshot.path):  # what is raised here never reaches the snapshot's own
+                    lsn = snapshot.lsn
+                    return held, see(snapshot)
             except Damage:
                 held.close()
                 self._core = None

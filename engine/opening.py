@@ -14,7 +14,7 @@ from parkade.reading import StoreReader
 from parkade.shard import Bounds, Shard
 from parkade.shard.states import RUNNING
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage, FormatTooNew
+from parkade.store.errors import Damage, FormatTooNew, StoreError
 from parkade.store.folders import make_folder
 from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
@@ -151,10 +151,17 @@ def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str)
                 f"{len(records)}, behind LSN {core.lsn}",
             )
         fresh = records[max(0, core.lsn + 1 - frame.first_lsn) :]
-        load_named(core, reader, fresh)
-        core.epoch = frame.epoch
-        for record in fresh:
-            core.apply(record)
+        try:
+            load_named(core, reader, fresh)
+            core.epoch = frame.epoch
+            for record in fresh:
+                core.apply(record)
+        except StoreError:
+            raise
+        except Exception as error:
+            # `apply` refuses nothing that was decided: these are other records than were written.
+            text = f"a frame's records cannot have happened: {type(error).__name__}: {error}"
+            raise Damage(path, frame.offset, text) from error
 
 
 def records_of(frame: Frame, path: str) -> list[AnyRecord]:

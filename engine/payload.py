@@ -269,8 +269,12 @@ def check_size(task: str, encoded: bytes, bytes_max: int, *, what: str = "payloa
 
 
 def decode_untyped(encoded: bytes) -> Any:
-    """A payload or a result of a task that is known by name alone: plain maps, lists, values."""
-    return msgspec.msgpack.decode(encoded)
+    """A payload or a result of a task that is known by name alone: plain maps, lists, values.
+    Raises `PayloadError` for bytes that are none."""
+    try:
+        return msgspec.msgpack.decode(encoded)
+    except Exception as error:
+        raise PayloadError("", f"{len(encoded)} stored bytes cannot be read: {error}") from error
 
 
 def typed_decoder(hint: Any, handler: Handler, what: str) -> "msgspec.msgpack.Decoder[Any]":

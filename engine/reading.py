@@ -11,12 +11,12 @@ import msgspec
 from parkade.index_keys import GROUP_KIND, group_prefix
 from parkade.shard.commands import Loaded, Need, UniqueRow
 from parkade.shard.commands import Parked as ParkedTicket
-from parkade.shard.history import AttemptRow
+from parkade.shard.history import AttemptRow, HistoryDamage, decode_attempt
 from parkade.shard.lanes import LaneKey
 from parkade.shard.outbox import Place
 from parkade.shard.placement import SweepAsk, Swept, SweptEntry
 from parkade.shard.refill import RefillAsk, Refilled
-from parkade.shard.states import DEAD, PENDING
+from parkade.shard.states import DEAD, PENDING, STATES
 from parkade.shard.ticket import HeadDamage, StoredAt, Ticket, decode_ticket
 from parkade.shard.unique import unique_name_of
 from parkade.store.ended import Ended, EndedAt
@@ -34,12 +34,13 @@ __all__ = [
 
 END_PAGE = 16  # serials of a group that are looked at together, from either end
 _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
-_decode_attempt = msgspec.msgpack.Decoder(AttemptRow).decode
 _decode_draft = msgspec.msgpack.Decoder(Submitted).decode
 
 
 class DamagedTicket(Exception):
     """A row of one ticket fails its checksum: it is never started, and answered with this."""
+
+    reason = "checksum mismatch"
 
     def __init__(self, serial: int) -> None:
         self.serial = serial
@@ -181,8 +182,12 @@ class StoreReader:
 
     def history(self, serial: int) -> History:
         with self.store.snapshot() as snapshot:
-            rows = [_decode_attempt(row) for _, row in snapshot.history(serial)]
-            return History(snapshot.commit, rows)
+            rows = snapshot.history(serial)
+            try:
+                return History(snapshot.commit, [decode_attempt(row) for _, row in rows])
+            except HistoryDamage as error:
+                key = serial.to_bytes(8, "big")
+                raise RowDamaged(snapshot.path, "history", key, serial, str(error)) from error
 
     def outbox(self, receiver: int, after: Place, limit: int) -> OutboxRead:
         """The entries for a receiver from behind a place on, as many as said."""
@@ -283,7 +288,7 @@ class StoreReader:
             head = snapshot.head(serial)
             if head is None:
                 return
-            ticket = decode_ticket(head)
+            ticket = _ticket(serial, head)
             name = unique_name_of(ticket)
             if name is not None and name not in loaded.uniques:
                 loaded.uniques[name] = _unique(snapshot, name)
@@ -371,13 +376,24 @@ def _first_fit(
 
 def _unique(snapshot: Snapshot, name: bytes) -> UniqueRow | None:
     row = snapshot.unique(name)
-    return None if row is None else _decode_unique(row)
+    try:
+        return None if row is None else _decode_unique(row)
+    except msgspec.MsgspecError as error:
+        raise RowDamaged(snapshot.path, "uniques", name, None, str(error)) from error
 
 
 def _head(snapshot: Snapshot, serial: int) -> Ticket | None:
     """None also for a damaged row: a listing goes on without it."""
     try:
         head = snapshot.head(serial)
-        return None if head is None else decode_ticket(head)
+        return None if head is None else _ticket(serial, head)
     except (RowDamaged, HeadDamage):
         return None
+
+
+def _ticket(serial: int, head: bytes) -> Ticket:
+    """What stands in a head. Raises `HeadDamage`, also for the head of another ticket."""
+    ticket = decode_ticket(head)
+    if ticket.serial != serial or ticket.state not in STATES:
+        raise HeadDamage(f"under serial {serial} stands serial {ticket.serial}, in no known state")
+    return ticket

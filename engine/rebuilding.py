@@ -5,7 +5,7 @@ heads, and are written as a checkpoint writes them.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,6 +22,7 @@ from parkade.shard.ticket import HeadDamage, Ticket, decode_ticket, encode_ticke
 from parkade.shard.unique import DURATION, HELD, KEPT, unique_name_of
 from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, pack_ended
 from parkade.store.entry import EXPIRY, pack_entry
+from parkade.store.environment import MEANINGLESS
 from parkade.store.meta import (
     COUNTERS,
     MEMO,
@@ -31,6 +32,7 @@ from parkade.store.meta import (
     State,
     decode_counters,
     decode_memo,
+    decode_taken,
 )
 from parkade.store.outbox import unpack_place
 from parkade.store.parked import Parked
@@ -44,6 +46,11 @@ __all__ = ["Lost", "Rebuilt", "rebuild_store"]
 
 CHUNK_ROWS = 4_000
 SERIAL_CHARS = 12  # of an id, which tell of the serial alone
+KEY_BYTES = {"heads": 8, "bodies": 8, "history": 16, "uniques": 16, "outbox": 20}
+META_ROWS: dict[bytes, Callable[[bytes], object]] = {
+    STATE: State.unpack, MEMO: decode_memo, COUNTERS: decode_counters, TAKEN: decode_taken,
+}  # fmt: skip
+_decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 
 
 class Lost(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,10 +119,13 @@ class _Rebuild:
         self._check_heads()
         return self.out
 
-    def _rows(self, *tables: str) -> Iterator[list[SalvagedRow]]:
-        rows = read_rows(self.salvaged.rows, *tables)
+    def _rows(self, table: str) -> Iterator[list[SalvagedRow]]:
+        rows = read_rows(self.salvaged.rows, table)
+        size = KEY_BYTES.get(table)
         while chunk := list(islice(rows, CHUNK_ROWS)):
-            yield chunk
+            odd = [row.key.hex() for row in chunk if size not in (None, len(row.key))]
+            self.out.notes += [f"table {table}: {key} is no key of it" for key in odd]
+            yield chunk if not odd else [row for row in chunk if len(row.key) == size]
 
     def _batch(self) -> Batch:
         state = self.out.state
@@ -135,6 +145,10 @@ class _Rebuild:
                 bad.append(row.key.decode("ascii", "replace"))
             else:
                 found[row.key] = value
+        for name, decode in META_ROWS.items():
+            if name in found and not _can_be_read(decode, found[name]):
+                bad.append(name.decode())
+                del found[name]
         state = State.unpack(found[STATE]) if STATE in found else State()
         memo = decode_memo(found[MEMO]) if MEMO in found else Memo()
         expected = None
@@ -267,7 +281,8 @@ class _Rebuild:
             batch = self._batch()
             for row in chunk:
                 value = unseal(row.key, row.stored)
-                if value is None or len(row.key) != 16:
+                is_whole = value is not None and _can_be_read(_decode_unique, value[CLAIM_BYTES:])
+                if value is None or not is_whole:
                     self.has_bad_names = True
                     self.out.lost.append(Lost("unique", f"the row of the name {row.key.hex()}"))
                 else:
@@ -287,10 +302,8 @@ class _Rebuild:
                 if value is not None and draft is not None:
                     batch.outbox[row.key] = value
                     continue
-                detail = f"an entry of the outbox, {row.key.hex()}"
-                if len(row.key) == 20:
-                    receiver, place = unpack_place(row.key)
-                    detail = f"a child on its way to shard {receiver:02d}, made by LSN {place[1]}"
+                receiver, place = unpack_place(row.key)
+                detail = f"a child on its way to shard {receiver:02d}, made by LSN {place[1]}"
                 self.out.lost.append(Lost("hand_over", detail))
             self.store.commit(batch)
 
@@ -337,6 +350,14 @@ class _Rebuild:
             row = _row_of(ticket)
             if row is not None:
                 batch.uniques[name] = Claim(msgspec.msgpack.encode(row), row.until_ms)
+
+
+def _can_be_read(decode: Callable[[bytes], object], row: bytes) -> bool:
+    try:
+        decode(row)
+    except MEANINGLESS:
+        return False
+    return True
 
 
 def _row_of(ticket: Ticket) -> UniqueRow | None:

@@ -15,6 +15,7 @@ from parkade.errors import (
     StorageFull,
 )
 from parkade.reading import DamagedTicket
+from parkade.shard.lane import LaneLost
 from parkade.store import errors as store
 from parkade.store.rows import RowDamaged
 from parkade.version import FORMAT_MAX, VERSION
@@ -36,12 +37,17 @@ def shard_error(
             reason=error.reason,
             healthy=healthy,
         )
+    if isinstance(error, LaneLost):
+        where = "table lane_names"
+        return StorageDamaged(
+            directory, shard=shard, where=where, reason=str(error), healthy=healthy
+        )
     if isinstance(error, RowDamaged | DamagedTicket):
         where = f"serial {error.serial}"
         if isinstance(error, RowDamaged) and error.serial is None:
             where = f"{error.path} table {error.table}"
         return StorageDamaged(
-            directory, shard=shard, where=where, reason="checksum mismatch", healthy=healthy
+            directory, shard=shard, where=where, reason=error.reason, healthy=healthy
         )
     if isinstance(error, store.FormatTooNew):
         return _too_new(directory, error)

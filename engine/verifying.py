@@ -5,7 +5,6 @@ proofs, the replay. Then the store's tables are held against each other. Damaged
 process that walks them, so `verify_apart` does it in a child.
 """
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from parkade.apart import ChildDied, lines_apart, serve_lines
+from parkade.checkpoint import BODY_PAYLOAD, BODY_RESULT
 from parkade.clock import SystemClock
 from parkade.house import HOUSE_NUMBER, read_state
 from parkade.index_keys import index_keys
@@ -24,11 +24,11 @@ from parkade.shard import check
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import HistoryDamage, decode_attempt
 from parkade.shard.retry import expiry_of
-from parkade.shard.states import PENDING, STATES
+from parkade.shard.states import DEAD, DONE, PENDING, RUNNING, STATES
 from parkade.shard.ticket import HeadDamage, decode_ticket, format_id
 from parkade.store.batch import BOOKMARK_FENCE
 from parkade.store.disk import Disk, RealDisk
-from parkade.store.environment import DATA_FILE
+from parkade.store.environment import DATA_FILE, MEANINGLESS
 from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest
 from parkade.store.outbox import unpack_place
@@ -191,6 +191,11 @@ _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 _decode_draft = msgspec.msgpack.Decoder(Submitted).decode
 
 
+_BODY_KINDS = {
+    PENDING: BODY_PAYLOAD[0], RUNNING: BODY_PAYLOAD[0], DEAD: BODY_PAYLOAD[0], DONE: BODY_RESULT[0],
+}  # fmt: skip
+
+
 def _is_readable(table: str, key: bytes, row: bytes) -> bool:
     try:
         if table == "uniques":
@@ -200,7 +205,7 @@ def _is_readable(table: str, key: bytes, row: bytes) -> bool:
             _decode_draft(row)
         elif table == "history" and int.from_bytes(key[8:], "big") != BOOKMARK_FENCE:
             decode_attempt(row)
-    except (msgspec.MsgspecError, HistoryDamage, struct.error):
+    except (*MEANINGLESS, HistoryDamage):
         return False
     return True
 
@@ -226,6 +231,7 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
         key=ticket.key,
         ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
         index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
+        body_kind=_BODY_KINDS.get(ticket.state),
     )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "SERIAL_MASK",
     "Lane",
     "LaneKey",
+    "LaneLost",
     "decode_lane",
     "encode_lane",
 ]
@@ -28,6 +29,14 @@ SERIAL_BITS: Final = 64
 SERIAL_MASK: Final = (1 << SERIAL_BITS) - 1
 RANK_MAX: Final = 1 << 128
 """Past every rank and position."""
+
+
+class LaneLost(Exception):
+    """What waits names a lane by a number that no row gives a name: the store is damaged."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"tickets wait in lane {number}, and no row of lane_names names it")
+
 
 encode_lane = msgspec.msgpack.Encoder().encode
 decode_lane = msgspec.msgpack.Decoder(LaneKey).decode

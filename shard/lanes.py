@@ -21,6 +21,7 @@ from parkade.shard.lane import (
     SERIAL_MASK,
     Lane,
     LaneKey,
+    LaneLost,
     decode_lane,
     encode_lane,
 )
@@ -142,7 +143,10 @@ class Lanes:
         return lane
 
     def lane_by_number(self, number: int) -> Lane:
-        return self.lane(self.names[number])
+        name = self.names.get(number)
+        if name is None:
+            raise LaneLost(number)
+        return self.lane(name)
 
     def number(self, key: LaneKey) -> int:
         """The number of a lane, given out now if it has none. Never given to another."""

@@ -6,22 +6,28 @@ writable: a full disk then is an error, not a signal.
 
 import errno
 import os
+import struct
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import lmdb
+import msgspec
 
-from parkade.store.errors import Damage, ReadFailed
+from parkade.store.errors import Damage, FormatTooNew, ReadFailed
+from parkade.store.meta import FORMAT
+from parkade.store.record import is_from_later_version
 
 __all__ = [
     "INDEX_SERIAL_BYTES",
+    "MEANINGLESS",
     "Gate",
     "StoreFiles",
     "Tables",
     "file_bytes",
     "fill_up",
+    "meaningless",
     "open_environment",
     "open_plain",
     "open_tables",
@@ -36,6 +42,14 @@ MAP_BYTES = 64 << 20  # before it grows
 READERS_MAX = 126
 TABLES_MAX = 32  # room for tables of later formats
 INDEX_SERIAL_BYTES = 8
+# What comes of reading a row that is none: in a key, or behind a checksum that holds all the same.
+MEANINGLESS = (
+    msgspec.MsgspecError,
+    struct.error,
+    UnicodeDecodeError,
+    OverflowError,
+    RecursionError,
+)
 # Before version 3 of the binding there is the 0.9 format alone, and no such option.
 _PINNED: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
 
@@ -139,11 +153,21 @@ def open_tables(environment: lmdb.Environment, path: str, *, is_new: bool) -> Ta
             raise Damage(path, 0, f"a table is of another kind ({error})") from error
 
 
+def meaningless(path: str, error: Exception) -> Damage | FormatTooNew:
+    """What a row is that has the right checksum, or needs none, and cannot be read all the same."""
+    if isinstance(error, msgspec.MsgspecError) and is_from_later_version(error):
+        return FormatTooNew(path, FORMAT + 1, FORMAT)
+    return Damage(path, 0, f"a row says what no row can say: {error}")
+
+
 @contextmanager
 def reading(path: str) -> Generator[None, None, None]:
-    """Turns what LMDB raises while reading into `Damage` or `ReadFailed`."""
+    """Turns what LMDB raises while reading, and what reading a row raises, into `Damage`,
+    `FormatTooNew` or `ReadFailed`."""
     try:
         yield
+    except MEANINGLESS as error:
+        raise meaningless(path, error) from error
     except (
         lmdb.CorruptedError,
         lmdb.PageNotFoundError,

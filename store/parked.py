@@ -20,7 +20,9 @@ from parkade.store.agenda import Upkeep
 from parkade.store.batch import Batch, Commit
 from parkade.store.environment import (
     MAP_BYTES,
+    MEANINGLESS,
     StoreFiles,
+    meaningless,
     open_tables,
     system_code,
     used_bytes,
@@ -136,7 +138,8 @@ class Parked(ParkedReader):
         Raises `NoRoom` when the disk is full and `WriteFailed` for all else that stopped it: then
         nothing of the batch is in the store, and it may be committed again. After `WriteFailed`
         from the very end of a commit LMDB may refuse further ones until `reopen`.
-        Raises `Damage` for a bucket of the agenda that fails its checksum.
+        Raises `Damage` for a bucket of the agenda that fails its checksum, or a row that makes no
+        sense.
         """
         with self._committing:
             if batch.lsn < self.lsn:
@@ -156,6 +159,8 @@ class Parked(ParkedReader):
                 if isinstance(failure, NoRoom) and self._has_moved():
                     failure = WriteFailed(self.path, system_code(error), str(error))
                 raise failure from error
+            except MEANINGLESS as error:
+                raise meaningless(self.path, error) from error
 
     def _has_moved(self) -> bool:
         """Whether the store is not as it was before a commit that says that it failed: the last

@@ -365,6 +365,8 @@ def decode_records(body: bytes | memoryview) -> list[AnyRecord]:
     those of a later version."""
     try:
         return _decode(body)
+    except RecursionError as error:
+        raise RecordDamage(str(error)) from error
     except msgspec.MsgspecError as error:
         if is_from_later_version(error) or _has_unknown_tag(body):
             raise RecordTooNew(str(error)) from error
@@ -378,7 +380,7 @@ def is_from_later_version(error: msgspec.MsgspecError) -> bool:
 
 def _has_unknown_tag(body: bytes | memoryview) -> bool:
     try:
-        tags = {record[0] for record in _decode_raw(body) if record}
-    except msgspec.MsgspecError:
+        tags = [record[0] for record in _decode_raw(body) if record]
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return any(type(tag) is int and tag not in _TAGS for tag in tags)

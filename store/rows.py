@@ -14,16 +14,25 @@ _KEY = struct.Struct("8s")
 
 
 class RowDamaged(StoreError):
-    """A row of the store fails its crc: one ticket is lost to it, and no other.
+    """A row of the store fails its crc, or says what it cannot: one ticket is lost to it, and no
+    other.
 
     `serial` is the ticket's, None where the row does not tell (a unique name).
     """
 
-    def __init__(self, path: str, table: str, key: bytes, serial: int | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        table: str,
+        key: bytes,
+        serial: int | None,
+        reason: str = "checksum mismatch",
+    ) -> None:
         super().__init__(
-            f"{path}: row {key.hex()} of table {table} fails its checksum; restore the ticket from "
-            f"a backup, or drop it"
+            f"{path}: row {key.hex()} of table {table} cannot be used ({reason}); restore the "
+            f"ticket from a backup, or drop it"
         )
+        self.reason = reason
         self.path = path
         self.table = table
         self.key = key

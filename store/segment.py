@@ -126,6 +126,8 @@ class SegmentHeader:
             return None
         if format_ > FORMAT:
             raise FormatTooNew(path, format_, FORMAT)
+        if mode not in iter(Mode):
+            raise Damage(path, 10, f"its header names a durability that there is none of: {mode}")
         return cls(
             directory_salt[:DIRECTORY_SALT_BYTES],
             shard,

@@ -38,6 +38,7 @@ class HeadFacts(NamedTuple):
     expiry_ms: int | None = None  # where the agenda has a mark for it
     ended_ms: int | None = None  # when it ended, if retention is to find it by that
     index_keys: tuple[bytes, ...] = ()  # prefix and serial, as they were put
+    body_kind: int | None = None  # with which byte its body must begin; None: nothing is asked
 
 
 Decode = Callable[[int, bytes], HeadFacts | None]  # (serial, head); None: it is no head
@@ -278,6 +279,7 @@ class _Walk:
         Returns how many marks the agenda should have.
         """
         counts: Counter[tuple[str, int]] = Counter()
+        bodies = self._transaction.cursor(self._tables.bodies)
         indexes = self._transaction.cursor(self._tables.indexes)
         index_rows = marks = 0
         for key, stored in self._rows(self._tables.heads):
@@ -294,6 +296,11 @@ class _Walk:
                 self._pending.add(serial)
             if facts.ended_ms is not None:
                 self._to_forget.add(serial)
+            if facts.body_kind is not None:
+                if not bodies.set_key(key):
+                    yield Problem("bodies", serial, "what it was to do, or gave, is not there")
+                elif bodies.value()[0] != facts.body_kind:
+                    yield Problem("bodies", serial, "its body is of another kind than it says")
             for index_key in facts.index_keys:
                 split = len(index_key) - INDEX_SERIAL_BYTES
                 if not indexes.set_key_dup(index_key[:split], index_key[split:]):

@@ -21,6 +21,7 @@ from parkade.shard import UNREAD
 from parkade.shard.placement import unpack
 from parkade.shard_host import ShardHost
 from parkade.store.entry import POSITION_FIRST
+from parkade.store.errors import StoreError
 from parkade.store.record import (
     Buried,
     Cancelled,
@@ -211,7 +212,12 @@ class SteppedDrive(Drive):
         """Moves the clock to when the next ticket is due, or one that is held may start; False when
         there is no such time."""
         now_ms = self.clock.now_ms()
-        dues = [_next_due_ms(shard) for shard in self._runtime.host.open_shards()]
+        dues: list[int | None] = []
+        for shard in self._runtime.host.open_shards():
+            try:
+                dues.append(_next_due_ms(shard))
+            except StoreError as error:  # as the shard's own sweep will, when its time comes
+                shard.refuse(error)
         wait_ms = self._runtime.attempts.wait_ms(now_ms, self.clock.monotonic_ms())
         dues.append(None if wait_ms is None else now_ms + wait_ms)
         due_ms = min((due for due in dues if due is not None), default=now_ms)

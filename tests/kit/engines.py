@@ -45,8 +45,10 @@ def rig(
     disk: Disk | None = None,
     sizing: Sizing | None = None,
     open_store: Callable[..., Parked] | None = None,
+    entropy: Callable[[int], bytes] | None = None,
 ) -> Engine:
-    """The same engine, on a disk or a store that fails when a test likes. Before it is started."""
+    """The same engine, on a disk or a store that fails when a test likes, or with random bytes that
+    are the same each time. Before it is started."""
     options: RuntimeOptions = vars(engine)["_options"]
     if disk is not None:
         options.disk = disk
@@ -54,6 +56,8 @@ def rig(
             options.open_store = disk.open_store
     if sizing is not None:
         options.sizing = sizing
+    if entropy is not None:
+        options.entropy = entropy
     if open_store is not None:
         options.open_store = open_store
     return engine

@@ -8,6 +8,7 @@ The same code makes the golden directories and what is resharded. It uses no clo
 but its own, so that a directory can be made again.
 """
 
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -45,7 +46,7 @@ from parkade.store.record import Submitted
 from parkade.store.snapshot import Snapshot
 from parkade.testing import ManualClock, TestEngine
 
-__all__ = ["LEFT_AT", "Town", "live_on", "look", "resident"]
+__all__ = ["LEFT_AT", "OPTIONS", "Town", "declare", "end_of", "live_on", "look", "resident"]
 
 LEFT_AT = datetime(2027, 2, 1, 12, tzinfo=UTC)
 """Later than all that happens in the lives of a town: when whoever opens it later comes."""
@@ -124,6 +125,7 @@ class Town:
         self.clock = ManualClock(datetime(2027, 1, 4, 9, tzinfo=UTC))
         self.options = OPTIONS | {"shards": shards, "durability": durability}
         self._last_act: Callable[[], None] = _nothing
+        self._opens = 0
 
     def settle(self) -> None:
         """All lives. How many steps the last one is given is tried out, until a child is on its way
@@ -134,7 +136,8 @@ class Town:
 
     def _open(self) -> MortalEngine:
         engine = MortalEngine(self.path, clock=self.clock, **self.options)
-        rig(engine, sizing=SMALL)
+        self._opens += 1
+        rig(engine, sizing=SMALL, entropy=random.Random(self._opens).randbytes)
         declare(engine, [], lambda: self._last_act())
         engine.start()
         return engine
@@ -250,12 +253,12 @@ def live_on(path: Path) -> dict[str, Any]:
         engine.run_until_idle(skip_time=True)
         return {
             "starts": starts,
-            "tickets": {one: _end(engine, one) for one in sorted(ids)},
+            "tickets": {one: end_of(engine, one) for one in sorted(ids)},
             "by_task": {task: dict(counts) for task, counts in engine.stats().by_task.items()},
         }
 
 
-def _end(engine: TestEngine, ticket_id: str) -> list[Any]:
+def end_of(engine: TestEngine, ticket_id: str) -> list[Any]:
     ticket = engine.ticket(ticket_id)
     info = ticket.info()
     try:
