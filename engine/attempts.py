@@ -6,12 +6,12 @@ is durable the attempt is remembered, so that a shard which is recovered in betw
 for lost (docs/architecture.md, Admission and attempts).
 """
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from parkade import limits
 from parkade.admission import Admission, Pick
@@ -209,22 +209,30 @@ class Attempts:
 
     def _start(self, shard: "ShardHost", tickets: list[tuple[int, bytes]]) -> None:
         payloads = dict(tickets)
-        items = [self._item(shard, serial) for serial in payloads]
         ask = Ask(
-            Start(items),
+            Start(self._items(shard, payloads)),
             then=lambda answers, error: self._started(shard, payloads, answers, error),
         )
         shard.decide_now(ask)
 
-    def _item(self, shard: "ShardHost", serial: int) -> StartItem:
-        ticket = shard.core.hot.get(serial)
-        if ticket is None:
-            return StartItem(serial)
-        policy = self._rules.policy_of(ticket)
-        on_crash = self._rules.on_crash_of(ticket.task)
-        return StartItem(
-            serial, policy.max_attempts, policy.max_elapsed_ms, on_crash, self.is_outlived(serial)
-        )
+    def _items(self, shard: "ShardHost", serials: Iterable[int]) -> list[StartItem]:
+        """What the code says of each start; the same for all of a task that bring no options."""
+        hot, rules = shard.core.hot, self._rules
+        items: list[StartItem] = []
+        plain: dict[str, tuple[int | None, int | None, int]] = {}
+        for serial in serials:
+            ticket = hot.get(serial)
+            if ticket is None:
+                items.append(StartItem(serial))
+                continue
+            said = plain.get(ticket.task) if ticket.options is None else None
+            if said is None:
+                policy, on_crash = rules.policy_of(ticket), rules.on_crash_of(ticket.task)
+                said = (policy.max_attempts, policy.max_elapsed_ms, on_crash)
+                if ticket.options is None:
+                    plain[ticket.task] = said
+            items.append(StartItem(serial, *said, self.is_outlived(serial)))
+        return items
 
     @property
     def is_holding_outlived(self) -> bool:
@@ -274,7 +282,7 @@ class Attempts:
         attempt = self._attempts[shard.number, serial]
         attempt.fence = fence
         ticket = shard.core.hot.get(serial)
-        job = None if ticket is None else self._rules.job_of(copy.copy(ticket), payload)
+        job = None if ticket is None else self._rules.job_of(replace(ticket), payload)
         if job is None:  # the handler went away between the pick and now
             self.settle([Outcome(serial, fence, "released", has_begun=False)], shard.number)
             return

@@ -5,18 +5,27 @@ says of each ticket comes back to the core when the commit is done (docs/archite
 """
 
 from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import attrgetter
 
 import msgspec
 
-from parkade.index_keys import index_keys, task_digest
-from parkade.shard import ENTRY_AGENDA, ENTRY_LANE, ENTRY_WAITS, Shard
+from parkade.index_keys import (
+    index_keys,
+    key_prefix,
+    state_prefix,
+    task_digest,
+    task_prefix,
+)
+from parkade.shard import ENTRY_LANE, ENTRY_WAITS, Shard
 from parkade.shard.commands import UniqueRow
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
-from parkade.shard.ticket import StoredAt, Ticket, encode_ticket
+from parkade.shard.ticket import Placed, StoredAt, Ticket, encode_ticket
 from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, Commit, pack_ended
 from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
 from parkade.store.meta import Memo, encode_taken
 from parkade.store.outbox import FIRST_PLACE, pack_place
+from parkade.store.rows import pack_serials
 
 __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
@@ -44,48 +53,48 @@ class Checkpoint:
         self.batch = Batch(cut.lsn, epoch, now_ms, settled_ms, cut.counters, memo, spent=spent)
         if cut.taken:
             self.batch.taken = encode_taken(cut.taken)
-        self.placed: dict[int, StoredAt | None] = {}
+        self.placed: dict[int, Placed | None] = {}
         self.commit: Commit | None = None
         self.is_sent = False
         self.is_building = True
         self._core = core
-        self._plain_lanes: dict[str, int] = {}
         self._flight = cut.flight
         self._tickets: Iterator[tuple[int, Ticket | None]] = iter(cut.flight.tickets.items())
 
     def build(self, ticket_count: int) -> None:
         """Encodes at most so many tickets more; the small tables come with the last slice."""
-        for _ in range(ticket_count):
-            item = next(self._tickets, None)
-            if item is None:
-                self._build_rest()
-                self.is_building = False
-                return
-            serial, ticket = item
+        slice_of = list(islice(self._tickets, ticket_count))
+        is_new, plain = self._core.is_new_to_agenda, list[Ticket]()
+        for serial, ticket in slice_of:
             if ticket is None:
                 self._forget(serial)
-            elif ticket.state == PENDING and ticket.options is None and self._is_new(serial):
-                self._write_plain(serial, ticket)
+            elif ticket.state == PENDING and ticket.options is None and is_new(serial):
+                plain.append(ticket)
             else:
                 self._write(serial, ticket)
+        for task, listed in groupby(plain, attrgetter("task")):
+            self._write_plain(task, list(listed))
+        if len(slice_of) < ticket_count:
+            self._build_rest()
+            self.is_building = False
 
-    def _is_new(self, serial: int) -> bool:
-        """Not in the store yet, and its entry belongs in the agenda."""
-        core = self._core
-        return serial not in core.stored_at and core.entry_kind(serial) == ENTRY_AGENDA
-
-    def _write_plain(self, serial: int, ticket: Ticket) -> None:
+    def _write_plain(self, task: str, tickets: list[Ticket]) -> None:
         """What `_write` does, for what most tickets are at their first checkpoint: new, pending,
         without options. A sleeper is encoded once in its life, so this is what parking costs."""
-        batch, task = self.batch, ticket.task
-        due_ms, first_due_ms = ticket.due_ms, ticket.first_due_ms
-        lane_number = self._plain_lanes.get(task)
-        if lane_number is None:
-            lane_number = self._plain_lanes[task] = self._core.lane_number(ticket.lane)
-        batch.heads[serial] = encode_ticket(ticket)
-        batch.index_puts += index_keys(serial.to_bytes(8, "big"), ticket, PENDING)
-        batch.agenda.append(pack_entry(due_ms, serial, first_due_ms, lane_number))
-        self.placed[serial] = StoredAt(PENDING, due_ms, first_due_ms, lane_number)
+        batch, lane_number = self.batch, self._core.lane_number(tickets[0].lane)
+        serials = [ticket.serial for ticket in tickets]
+        keys = pack_serials(serials)
+        batch.heads.update(zip(serials, map(encode_ticket, tickets), strict=True))
+        batch.agenda += [
+            pack_entry(ticket.due_ms, ticket.serial, ticket.first_due_ms, lane_number)
+            for ticket in tickets
+        ]
+        for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
+            batch.index_runs.setdefault(prefix, []).extend(keys)
+        for serial_key, ticket in zip(keys, tickets, strict=True):
+            if ticket.key is not None:
+                batch.index_puts.append(key_prefix(ticket.key) + serial_key)
+        self.placed.update(dict.fromkeys(serials, lane_number))
 
     def _write(self, serial: int, ticket: Ticket) -> None:
         batch, stored = self.batch, self._core.stored_at.get(serial)

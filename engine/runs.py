@@ -255,9 +255,8 @@ class Runs:
         while self._outcomes and self._handing_over.acquire(blocking=False):
             try:
                 batch: list[Outcome] = []
-                with contextlib.suppress(IndexError):
-                    while True:
-                        batch.append(self._outcomes.popleft())
+                while self._outcomes:
+                    batch.append(self._outcomes.popleft())
                 if batch:
                     self.deliver(batch)
             except Exception as error:

@@ -91,9 +91,10 @@ class Births:
     def attach(self, view: View, records: list[Record]) -> None:
         """Completes the records of a decision with what their ends bring forth."""
         for place, record in enumerate(records):
-            state = _STATE_AFTER.get(type(record))
-            if state is None and type(record) is not Snoozed:
+            kind = type(record)
+            if kind not in _BEARING:
                 continue
+            state = _STATE_AFTER.get(kind)
             known: Any = record
             drafts: Sequence[Submitted] = known.born or ()
             if state is not None and self.kin is not None:
@@ -116,8 +117,9 @@ def births_bytes(records: Sequence[Record]) -> int:
     for record in records:
         if type(record) in _BEARING:
             known: Any = record
-            for draft in (*(known.born or ()), *(known.sent or ())):
-                total += DRAFT_BYTES + len(draft.payload)
+            for drafts in (known.born, known.sent):
+                if drafts:
+                    total += sum(DRAFT_BYTES + len(draft.payload) for draft in drafts)
     return total
 
 

@@ -41,7 +41,7 @@ from parkade.shard.history import AttemptRow
 from parkade.shard.lanes import SPILLED, WAITING, LaneKey
 from parkade.shard.memory import UNREAD, Unread
 from parkade.shard.states import PENDING, RUNNING
-from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.ticket import Placed, StoredAt, Ticket
 from parkade.shard.unique import HELD
 from parkade.shard.view import View
 from parkade.store.record import Delivered, Forgotten, Record, Started, Submitted
@@ -221,6 +221,13 @@ class Shard(Applying):
             return ENTRY_LANE
         return ENTRY_WAITS if seat == WAITING else ENTRY_AGENDA
 
+    def is_new_to_agenda(self, serial: int) -> bool:
+        """Whether the store has no version of a pending ticket, and its entry belongs in the
+        agenda."""
+        if serial in self.memory.stored_at:
+            return False
+        return self.placement.lanes.seats.get(serial) not in (SPILLED, WAITING)
+
     def lane_number(self, lane: LaneKey) -> int:
         """The number of a lane; a new one is noted in the flight's `lane_names`."""
         return self.placement.lanes.number(lane)
@@ -233,7 +240,7 @@ class Shard(Applying):
     def complete(
         self,
         cut_lsn: int,
-        placed: Mapping[int, StoredAt | None],
+        placed: Mapping[int, Placed | None],
         lane_rows: Mapping[int, int],
         commit: int,
         wait_rows: int = 0,
@@ -251,7 +258,7 @@ class Shard(Applying):
         assert flight is not None, "no checkpoint is under way"
         for serial, move in flight.moves.items():
             self.placement.move_completed(serial, move)
-        self.memory.complete(cut_lsn, placed, self.placement.keeps)
+        self.memory.complete(cut_lsn, placed, self.placement.keeps, self.placement.is_far)
         self.memory.completed_commit = commit
         lanes.rows_counted(lane_rows, wait_rows, lane_tickets)
         self.placement.completed()

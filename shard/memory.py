@@ -9,14 +9,15 @@ Knows nothing of time and of where a pending ticket waits. docs/architecture.md,
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from enum import Enum
 from typing import Final
+
+from msgspec.structs import replace
 
 from parkade.shard.commands import Loaded, Parked, UniqueRow
 from parkade.shard.generation import Generation
 from parkade.shard.states import PENDING
-from parkade.shard.ticket import StoredAt, Ticket
+from parkade.shard.ticket import Placed, StoredAt, Ticket
 from parkade.shard.unique import unique_name_of
 
 __all__ = ["UNREAD", "Memory", "Unread"]
@@ -131,7 +132,7 @@ class Memory:
         dirty = self.dirty
         if serial in dirty.tickets:
             return ticket
-        ticket = copy(ticket)
+        ticket = replace(ticket)
         self.hot[serial] = dirty.tickets[serial] = ticket
         dirty.moves.pop(serial, None)
         dirty.size_bytes += _TICKET_BYTES
@@ -294,12 +295,14 @@ class Memory:
     def complete(
         self,
         lsn: int,
-        placed: Mapping[int, StoredAt | None],
+        placed: Mapping[int, Placed | None],
         keeps: Callable[[Ticket, StoredAt | None], bool],
+        is_far: Callable[[Ticket], bool],
     ) -> Generation:
         """The commit is done: what is in neither generation is clean, and leaves memory unless
-        `keeps` says that it is needed, told how the store has it if that is new. The generation
-        that was in flight."""
+        `keeps` says that it is needed, told how the store has it if that is new. `is_far`: a
+        pending ticket that nothing but the agenda needs to know. The generation that was in
+        flight."""
         flight = self.flight
         assert flight is not None, "no checkpoint is under way"
         self.flight = None
@@ -316,6 +319,14 @@ class Memory:
                 continue
             at = placed[serial]
             assert at is not None, serial
+            if isinstance(at, int):
+                if serial not in dirty and is_far(ticket):
+                    if ticket.unique is not None or serial in payloads:
+                        self.evict(ticket)
+                    else:
+                        del hot[serial]
+                    continue
+                at = StoredAt(PENDING, ticket.due_ms, ticket.first_due_ms, at)
             stored_at[serial] = at
             if serial in dirty:
                 continue

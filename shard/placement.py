@@ -393,6 +393,12 @@ class Placement(Horizon):
             return self.lanes.keeps(ticket, seat, at) or self._disarm_far(ticket)
         return ticket.due_ms << SERIAL_BITS | ticket.serial <= self.horizon
 
+    def is_far(self, ticket: Ticket) -> bool:
+        """Whether a pending ticket without `expires` has no seat and is past the horizon."""
+        if ticket.serial in self.lanes.seats:
+            return False
+        return ticket.due_ms << SERIAL_BITS | ticket.serial > self.horizon
+
     def _disarm_far(self, ticket: Ticket) -> bool:
         """It leaves memory: its marked entry in the agenda wakes it, if a sweep is yet to come."""
         if self.expiries.armed.get(ticket.serial, 0) << SERIAL_BITS > self.horizon:

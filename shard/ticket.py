@@ -2,7 +2,7 @@
 
 import zlib
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,7 @@ from parkade.store.record import ErrorText, Options, ProgressNote, UniqueClaim
 __all__ = [
     "SERIAL_MAX",
     "HeadDamage",
+    "Placed",
     "StoredAt",
     "Ticket",
     "TicketId",
@@ -99,6 +100,12 @@ class StoredAt(NamedTuple):
     in_lane: bool | None = False
     group: bytes | None = None  # in whose index it stands
     in_waits: bool = False  # its entry is a row of `waits`
+
+
+Placed: TypeAlias = StoredAt | int
+"""How a checkpoint leaves a ticket; of a new one that is pending, without options and with its
+entry in the agenda the lane number alone: its head says the rest, and most of those leave memory
+with the checkpoint."""
 
 
 class TicketId(NamedTuple):

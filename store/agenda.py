@@ -34,6 +34,8 @@ __all__ = ["AgendaWriter", "Upkeep"]
 SMALL_ENTRIES = BLOB_ENTRIES_MAX // 2
 SMALL_BLOBS_MAX = 64  # in one bucket, before they are joined
 NEGATIVES_MAX = 32_768  # in one bucket, before they are cancelled whatever else is there
+TALLIES_MAX = 4_096  # buckets whose sums are remembered, some 1 MB
+BUCKET_BYTES = 9  # of the key of a blob: its level and the start of its bucket
 PATROL_BLOBS = 256  # looked at per commit, by their keys alone
 
 Bucket = tuple[int, int]  # (level, start_ms)
@@ -48,6 +50,7 @@ class Upkeep:
 
     todo: dict[Bucket, None] = field(default_factory=dict[Bucket, None])
     patrol: bytes = b""
+    tallies: dict[Bucket, "Tally"] = field(default_factory=dict[Bucket, "Tally"])
 
 
 class Wants(NamedTuple):
@@ -57,13 +60,32 @@ class Wants(NamedTuple):
     join: bool
 
 
-def judge(keys: list[bytes]) -> Wants:
-    """What a bucket needs, told by the keys of its blobs alone."""
+class Tally(NamedTuple):
+    """What the keys of a bucket's blobs say: its entries, how many of them are negative, and how
+    many blobs are small."""
+
+    entries: int = 0
+    negatives: int = 0
+    small: int = 0
+
+    def plus(self, other: "Tally") -> "Tally":
+        entries, negatives, small = other
+        return Tally(self.entries + entries, self.negatives + negatives, self.small + small)
+
+
+def tally_of(keys: list[bytes]) -> Tally:
+    """Of the blobs with those keys."""
     entries = negatives = small = 0
     for _, count, removals in map(blob_counts, keys):
         entries += count
         negatives += removals
         small += count < SMALL_ENTRIES
+    return Tally(entries, negatives, small)
+
+
+def judge(tally: Tally) -> Wants:
+    """What a bucket needs, told by its tally alone."""
+    entries, negatives, small = tally
     is_mostly_garbage = negatives > 0 and 2 * negatives >= entries
     return Wants(is_mostly_garbage or negatives >= NEGATIVES_MAX, small >= SMALL_BLOBS_MAX)
 
@@ -86,7 +108,7 @@ class AgendaWriter:
         self._now_ms = now_ms
         self._upkeep = upkeep
         self._cursor = transaction.cursor(table)
-        self._touched: dict[Bucket, None] = {}
+        self._touched: dict[Bucket, Tally] = {}  # what was added to it
 
     def append(self, entries: list[bytes]) -> int:
         """Write entries, positive and negative, in any order; returns the bytes written."""
@@ -115,7 +137,7 @@ class AgendaWriter:
     def tidy(self, budget: int) -> bool:
         """Cancel and join blobs, about `budget` entries of them; True: some work is left."""
         todo = self._upkeep.todo
-        todo.update(self._touched)
+        todo.update(dict.fromkeys(self._worth_a_look()))
         self._patrol()
         waiting = list(todo)
         for at, bucket in enumerate(waiting):
@@ -123,18 +145,38 @@ class AgendaWriter:
             if spent is None:
                 # What is behind it was perhaps only touched: sort it out by its keys alone.
                 for other in waiting[at:]:
-                    if not any(judge(self._keys(*other))):
+                    if not any(judge(self._count(other, self._keys(*other)))):
                         del todo[other]
                 break
             budget -= spent
         return bool(todo)
+
+    def _worth_a_look(self) -> list[Bucket]:
+        """The buckets of this commit that may want clearing. What their blobs sum to is known from
+        the last look at their keys, and reckoned on: reading the keys of each bucket that a commit
+        adds a few entries to cost more than adding them."""
+        tallies = self._upkeep.tallies
+        if len(tallies) > TALLIES_MAX:
+            tallies.clear()
+        found: list[Bucket] = []
+        for bucket, added in self._touched.items():
+            known = tallies.get(bucket)
+            if known is not None:
+                known = tallies[bucket] = known.plus(added)
+            if known is None or any(judge(known)):
+                found.append(bucket)
+        return found
+
+    def _count(self, bucket: Bucket, keys: list[bytes]) -> Tally:
+        tally = self._upkeep.tallies[bucket] = tally_of(keys)
+        return tally
 
     def _tidy_bucket(self, bucket: Bucket, budget: int) -> int | None:
         """Entries handled, in as many slices as the budget allows; None: it allows no more."""
         spent = 0
         while spent < budget:
             keys = self._keys(*bucket)
-            wants = judge(keys)
+            wants = judge(self._count(bucket, keys))
             handled = 0
             if wants.cancel:
                 handled = self._cancel_slice(bucket, keys, budget - spent)
@@ -214,7 +256,9 @@ class AgendaWriter:
             blobs.append(join_blob(level, start_ms, self.next_blob, part, is_mixed=is_mixed))
             self.next_blob += 1
         if blobs:
-            self._touched[level, start_ms] = None
+            added = tally_of([key for key, _ in blobs])
+            before = self._touched.get((level, start_ms), Tally())
+            self._touched[level, start_ms] = before.plus(added)
         return blobs
 
     def _put(self, blobs: list[tuple[bytes, bytes]]) -> int:
@@ -224,6 +268,8 @@ class AgendaWriter:
 
     def _delete(self, keys: list[bytes]) -> None:
         for key in keys:
+            blob = parse_blob_key(key)
+            self._upkeep.tallies.pop((blob.level, blob.start_ms), None)
             if self._cursor.set_key(key):
                 self._cursor.delete()
 
@@ -253,19 +299,18 @@ class AgendaWriter:
         if not self._cursor.set_range(upkeep.patrol or b"\0"):
             upkeep.patrol = b""
             return
-        bucket: Bucket | None = None
-        keys: list[bytes] = []
-        seen: list[tuple[Bucket, list[bytes]]] = []
+        prefix = b""
+        seen: list[list[bytes]] = []
         upkeep.patrol = b""
         for count, key in enumerate(map(bytes, self._cursor.iternext(keys=True, values=False))):
-            blob = parse_blob_key(key)
-            if (blob.level, blob.start_ms) != bucket:
+            if not seen or not key.startswith(prefix):
                 if count >= PATROL_BLOBS:
                     upkeep.patrol = key
                     break
-                bucket, keys = (blob.level, blob.start_ms), []
-                seen.append((bucket, keys))
-            keys.append(key)
-        for found, blobs in seen:
-            if any(judge(blobs)):
-                upkeep.todo[found] = None
+                prefix = key[:BUCKET_BYTES]
+                seen.append([])
+            seen[-1].append(key)
+        for keys in seen:
+            blob = parse_blob_key(keys[0])
+            if any(judge(self._count((blob.level, blob.start_ms), keys))):
+                upkeep.todo[blob.level, blob.start_ms] = None

@@ -88,6 +88,8 @@ class Batch:
     uniques: dict[bytes, Claim | None] = field(default_factory=dict[bytes, Claim | None])
     # prefix, then the 8 bytes of the serial
     index_puts: list[bytes] = field(default_factory=list[bytes])
+    # by prefix, of many tickets at once: the 8 bytes of each serial
+    index_runs: dict[bytes, list[bytes]] = field(default_factory=dict[bytes, list[bytes]])
     index_deletes: list[bytes] = field(default_factory=list[bytes])
     ended: list[bytes] = field(default_factory=list[bytes])  # of `pack_ended`, for retention
     # keys of its blobs that are of no more use
@@ -107,4 +109,5 @@ class Batch:
         sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items())
         entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)
         entries += len(self.keyed_leaves) + sum(1 + len(key) // 16 for key, _ in self.wait_rows)
-        return sealed + 48 * entries + 24 * (len(self.index_puts) + len(self.ended))
+        indexed = len(self.index_puts) + sum(map(len, self.index_runs.values()))
+        return sealed + 48 * entries + 24 * (indexed + len(self.ended))

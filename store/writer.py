@@ -8,6 +8,7 @@ import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
+from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -442,20 +443,18 @@ def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch
     for entry in sorted(batch.index_deletes):
         split = len(entry) - INDEX_SERIAL_BYTES
         transaction.delete(entry[:split], entry[split:], db=tables.indexes)
-    puts = sorted(batch.index_puts)
+    runs = {prefix: list(serials) for prefix, serials in batch.index_runs.items()}
+    for entry in batch.index_puts:
+        runs.setdefault(entry[:-INDEX_SERIAL_BYTES], []).append(entry[-INDEX_SERIAL_BYTES:])
     cursor = transaction.cursor(tables.indexes)
-    at = 0
-    while at < len(puts):
-        prefix = puts[at][:-INDEX_SERIAL_BYTES]
-        end = bisect_left(puts, prefix + b"\xff" * (INDEX_SERIAL_BYTES + 1), at)
-        serials = [entry[-INDEX_SERIAL_BYTES:] for entry in puts[at:end]]
+    for prefix, serials in sorted(runs.items()):
+        serials.sort()
         split = len(serials)
         if split >= APPENDED_MIN:
             last = bytes(cursor.value()) if cursor.set_key(prefix) and cursor.last_dup() else b""
             split = bisect_left(serials, last + b"\0") if last else 0
-        cursor.putmulti((prefix, serial) for serial in serials[:split])
-        cursor.putmulti(((prefix, serial) for serial in serials[split:]), append=True)
-        at = end
+        cursor.putmulti(zip(repeat(prefix), serials[:split]))
+        cursor.putmulti(zip(repeat(prefix), serials[split:]), append=True)
 
 
 def _write_outbox(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:

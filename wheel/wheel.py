@@ -88,6 +88,9 @@ class Wheel:
         assert due_max >= 0, limit
         due: list[Timer] = []
         level, outside = self.level, self.outside
+        if not level.count and not outside.count:
+            level.start_ms = max(level.start_ms, now_ms)
+            return due
         # In due order: what is before the window, then the window, then what is beyond it.
         outside.take_due(min(now_ms, level.start_ms - 1), due, due_max)
         if now_ms < level.start_ms:

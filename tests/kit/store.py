@@ -31,7 +31,7 @@ from parkade.shard.check import StoreView
 from parkade.shard.commands import Loaded, Parked, UniqueRow
 from parkade.shard.outbox import Place
 from parkade.shard.retry import expiry_of
-from parkade.shard.ticket import SERIAL_MAX, StoredAt, Ticket, decode_ticket, encode_ticket
+from parkade.shard.ticket import SERIAL_MAX, Placed, StoredAt, Ticket, decode_ticket, encode_ticket
 from parkade.shard.unique import unique_name_of
 from parkade.store.record import Submitted
 
@@ -58,7 +58,7 @@ class Batch:
     outbox: dict[tuple[int, Place], Submitted] = field(default_factory=dict)
     handed: dict[int, Place] = field(default_factory=dict)
     taken: dict[int, Place] = field(default_factory=dict)
-    placed: dict[int, StoredAt | None] = field(default_factory=dict)
+    placed: dict[int, Placed | None] = field(default_factory=dict)
 
 
 class Building:
@@ -106,7 +106,9 @@ class Building:
             expiry_ms = expiry_of(ticket)
         at = stored_at(ticket, number, kind == ENTRY_LANE, expiry_ms)
         at = at._replace(in_waits=kind == ENTRY_WAITS)
-        batch.placed[serial] = at
+        is_plain = ticket.state == PENDING and ticket.options is None
+        is_plain = is_plain and core.is_new_to_agenda(serial)
+        batch.placed[serial] = number if is_plain else at
         if at == before:
             return
         if before is not None and before.state == PENDING:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.parking import idle_batch, open_parked, sweep_all
+from parkade.store.agenda import AgendaWriter
 from parkade.store.batch import Batch, Commit
 from parkade.store.entry import (
     FINE_AHEAD_MS,
@@ -168,6 +169,31 @@ def test_many_small_commits_do_not_leave_many_blobs(tmp_path: Path) -> None:
         commit(parked, [entry(NOW + 9 * DAY, serial)])
     assert len(blobs(parked)) < 70
     assert sum(entries for *_, entries, _ in blobs(parked)) == 200
+
+
+def test_adding_a_few_entries_to_many_buckets_reads_the_keys_of_none_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading a year of sleepers adds some to each of 470 buckets with each commit."""
+    looks: list[int] = []
+    keys_of = AgendaWriter._keys  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: AgendaWriter, level: int, start_ms: int) -> list[bytes]:
+        looks.append(start_ms)
+        return keys_of(self, level, start_ms)
+
+    monkeypatch.setattr(AgendaWriter, "_keys", counted)
+    far = [NOW + (day << 26) for day in range(10, 60)]
+    parked = open_parked(tmp_path / "store")
+    looked: list[int] = []
+    for number in range(1, 70):
+        looks.clear()
+        commit(parked, [entry(due_ms, number * 100 + n) for n, due_ms in enumerate(far)])
+        looked.append(len(looks))
+    # Once to know them; and twice when each has 64 small blobs, to join those.
+    assert looked[0] == 50
+    assert sum(map(bool, looked)) == 2
+    assert len(blobs(parked)) < 50 * 8
 
 
 def test_a_removal_finds_its_entry_though_the_clock_was_set_back_in_between(
