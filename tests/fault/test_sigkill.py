@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from kit.engines import PATIENCE_S, recount, runtime_of, walk
-from kit.killed import CHILDREN, FAR, KEYS, TASKS, declare
+from kit.killed import APART_EVERY, CHILDREN, FAR, KEYS, TASKS, apart, declare
 from parkade import Engine, TicketInfo
 from parkade.shard.states import PENDING, RUNNING
 
 LIVES = int(os.environ.get("KILLS", "50"))  # make kills COUNT=1000
 LIFE_S_MAX = 0.3
+APART_S_MAX = 1.5  # a child process takes some 0.4 s to start
 WORKERS = Path(__file__).parents[1]
 
 
@@ -39,9 +40,14 @@ class Told:
         self.ended: set[tuple[str, int]] = set()
         self.lives = self.opened = 0
         self.errors: list[str] = []
+        self.alive: dict[str, int] = {}  # the handlers of this life that have not ended
+        self.phases: Counter[str] = Counter()
         self.keys: dict[str, int] = {}  # in which life a handler of that key began that goes on
+        self.phase = ""
         for line in path.read_text().splitlines():
             self.take(line)
+        self.end_life()
+        self.phases["before it began to open"] = LIVES - self.lives
 
     def take(self, line: str) -> None:
         what, *words = line.split(" ")
@@ -59,12 +65,15 @@ class Told:
         elif what == "H":
             self.take_start(words[0], int(words[1]), words[2])
         elif what == "E":
-            self.ended.add((words[0], int(words[1])))
+            self.take_end(words[0], int(words[1]))
             self.keys.pop(words[2], None)
         elif what == "life":
+            self.end_life()
             self.lives += 1
+            self.phase = "while it opened"
         elif what == "open":
             self.opened += 1
+            self.phase = "with no handler running"
         else:
             self.errors.append(line)
 
@@ -73,6 +82,18 @@ class Told:
             assert self.keys.get(key) != self.lives, f"two at once of {key}"
             self.keys[key] = self.lives
         self.begun[ticket].append(fence)
+        self.alive[ticket] = fence
+
+    def take_end(self, ticket: str, fence: int) -> None:
+        """A child process may end after its owner, and never after the next attempt has begun."""
+        assert self.begun[ticket][-1] == fence, f"two attempts of {ticket} at a time"
+        self.ended.add((ticket, fence))
+        self.alive.pop(ticket, None)
+
+    def end_life(self) -> None:
+        if self.phase:
+            self.phases["with handlers running" if self.alive else self.phase] += 1
+        self.alive.clear()
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +119,14 @@ def live(path: Path) -> None:
             workers.stdin.flush()
             pid = int(workers.stdout.readline())
             said = workers.stdout.readline() if seed % 3 else ""  # the others may die opening
-            select.select([], [], [], dice.uniform(0.0, LIFE_S_MAX))
+            is_apart = said == "open\n" and seed % APART_EVERY == 0
+            select.select([], [], [], dice.uniform(0.0, APART_S_MAX if is_apart else LIFE_S_MAX))
             os.kill(pid, signal.SIGKILL)
             while not said.startswith("died"):
                 said = workers.stdout.readline()
             assert said == "died -9\n", Told(path / "log").errors
+            if (seed + 1) % 100 == 0:
+                print(f"{seed + 1} lives", flush=True)
         workers.stdin.close()
 
 
@@ -111,7 +135,7 @@ def test_fifty_kills_lose_nothing_that_was_acknowledged(directory: Path) -> None
     assert told.errors == []
     assert told.opened > LIVES // 2
     assert len(told.submitted) > 500
-    engine = Engine(str(directory / "data"), threads=16)
+    engine = Engine(str(directory / "data"), threads=16, processes=2, include=[apart])
     declare(engine)
     with engine:
         runtime = runtime_of(engine)
@@ -128,7 +152,8 @@ def test_fifty_kills_lose_nothing_that_was_acknowledged(directory: Path) -> None
         infos = {info.id: info for info in walk(engine.find, limit=1000)}
         check_tickets(told, infos)
         check_families(infos)
-        check_attempts(told, infos, engine)
+        lost = check_attempts(told, infos, engine)
+        print(totals_of(told, infos, lost), flush=True)
         stats = engine.stats()
         assert stats.by_task == recount(engine)
         assert [shard.status for shard in stats.shards] == ["open"] * 3
@@ -188,3 +213,21 @@ def check_attempts(told: Told, infos: dict[str, TicketInfo], engine: Engine) -> 
             assert info.maybe_applied
     assert lost > 10, "kills met running handlers"
     return lost
+
+
+def totals_of(told: Told, infos: dict[str, TicketInfo], lost: int) -> str:
+    """What the lives came to, in lines."""
+    states = Counter(info.state for info in infos.values())
+    crashed = sum(info.dead_reason == "crashed" for info in infos.values())
+    apart_count = sum(info.task == "crunch" for info in infos.values())
+    lines = [
+        f"{LIVES} lives, {told.opened} of them opened; killed "
+        + ", ".join(f"{count} {phase}" for phase, count in sorted(told.phases.items())),
+        f"{len(told.submitted)} submits, {len(told.cancels)} cancels and {len(told.revived)} "
+        f"revivals acknowledged, {len(infos)} tickets, {apart_count} of them for child processes",
+        f"{sum(map(len, told.begun.values()))} handlers begun, {len(told.ended)} ended, {lost} "
+        f"lost; {sum(info.maybe_applied for info in infos.values())} tickets may have been applied",
+        ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        + f"; {crashed} crashed as suspects",
+    ]
+    return "\n".join(lines)

@@ -14,7 +14,7 @@ write to LOG is one line a write, so that a kill leaves whole lines:
     T ID                    it is about to be cancelled
     C ID ANSWER             its cancel was acknowledged
     R ID                    its revival was acknowledged
-    H ID FENCE KEY          a handler begins
+    H ID FENCE KEY          a handler begins, here or in a child process
     E ID FENCE KEY          it ends
     !                       an error that should not be
 """
@@ -37,18 +37,21 @@ from parkade import (
     Outcome,
     RetryPolicy,
     Task,
+    Tasks,
     TicketFailed,
     limits,
 )
 
-__all__ = ["CHILDREN", "FAR", "KEYS", "TASKS", "declare"]
+__all__ = ["APART_EVERY", "CHILDREN", "FAR", "KEYS", "TASKS", "apart", "declare"]
 
 KEYS = 6
 FAR = "far"  # due in hours to years: never in a test
 TASKS = (
-    "quick", "flaky", "slow", "keyed", "named", "parent", "child", "receipt", "doomed", FAR,
+    "quick", "flaky", "slow", "keyed", "named", "parent", "child", "receipt", "doomed", "crunch",
+    FAR,
 )  # fmt: skip
 CHILDREN = 2  # of each parent, in shards of their own keys
+APART_EVERY = 8  # of so many lives one has child processes: each takes an interpreter's start
 AGAIN = RetryPolicy(1000, backoff=Backoff("5ms", factor=1.5, cap="40ms"))
 
 
@@ -59,10 +62,24 @@ class Log:
     """Lines that are in the kernel's hands when `tell` returns."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def tell(self, *words: object) -> None:
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+
+apart = Tasks()
+
+
+@apart.task(where="process", retry=AGAIN)
+def crunch(attempt: Attempt, log_path: str, n: int) -> int:
+    """In a child process, which may outlive its owner by a moment."""
+    log = Log(log_path)
+    log.tell("H", attempt.ticket_id, attempt.fence, "-")
+    threading.Event().wait(n % 5 / 50)
+    log.tell("E", attempt.ticket_id, attempt.fence, "-")
+    return n
 
 
 def declare(engine: Engine, log: Log | None = None) -> "dict[str, Task[Any, Any]]":
@@ -150,8 +167,10 @@ class Worker:
         # Otherwise no life is long enough to meet one.
         limits.CHECKPOINT_AGE_MS = 40 + seed % 5 * 30
         limits.RETENTION_PAUSE_MS_MAX = 100
-        self.engine = Engine(path, threads=8, shards=3, durability=durability)
+        self.engine = Engine(path, threads=8, shards=3, processes=2, durability=durability)
         self.tasks = declare(self.engine, log)
+        if seed % APART_EVERY == 0:
+            self.engine.include(apart)
 
     def run(self) -> None:
         self.log.tell("life", self.seed)
@@ -167,6 +186,8 @@ class Worker:
             self.family,
             self.revive,
         )
+        if self.seed % APART_EVERY == 0:
+            kinds = (*kinds, self.in_a_process)
         for number, kind in enumerate(kinds):
             dice = random.Random(self.seed * 100 + number)
             threading.Thread(target=self.for_ever, args=(kind, dice), daemon=True).start()
@@ -205,6 +226,12 @@ class Worker:
 
     def family(self, dice: random.Random) -> None:
         self.log.tell("S", self.tasks["parent"].submit(dice.randrange(100)).id, "parent")
+
+    def in_a_process(self, dice: random.Random) -> None:
+        """One after the other, so that few are left to the lives that have no process for them."""
+        ticket = self.engine.submit(crunch, self.log.path, dice.randrange(100))
+        self.log.tell("S", ticket.id, "crunch")
+        ticket.result()
 
     def revive(self, dice: random.Random) -> None:
         ticket = self.tasks["doomed"].submit(dice.randrange(100))

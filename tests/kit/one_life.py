@@ -10,20 +10,23 @@ import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from kit.engines import recount
-from kit.sites import Ledger, SiteDisk, SiteFiles
+from kit.sites import Ledger, Site, SiteDisk, SiteFiles
 from kit.stepped import LIMITS, SIZING
 from parkade import (
+    Attempt,
     EngineInUse,
     Outcome,
     ParkadeError,
     RetryPolicy,
+    StorageError,
+    StorageFull,
     Task,
     UnknownTicket,
     limits,
@@ -42,7 +45,18 @@ from parkade.store.parked import Parked
 from parkade.testing import Killed, ManualClock, TestEngine
 from parkade.verifying import verify_parts
 
-__all__ = ["OneLife", "copy_twice", "reshard_twice", "small_limits", "tickets_of"]
+__all__ = [
+    "MODES",
+    "OneLife",
+    "copy_once",
+    "copy_twice",
+    "lives",
+    "reshard_twice",
+    "small_limits",
+    "tickets_of",
+]
+
+MODES = ("disk", "process")
 
 ENDED = ("done", "dead", "cancelled", "expired")
 HOUSE_SIZING = Sizing(16 << 10, 16 << 10, frame_bytes_max=2_000, reserve_bytes=200)
@@ -53,12 +67,17 @@ KEYS = [next(f"k{n}" for n in range(99) if part_of_key(f"k{n}") % 2 == shard) fo
 def copy_twice(source: Path, target: Path, ledger: Ledger) -> None:
     """Copies a directory that nobody owns, in this process. The first copy fails, and what it made
     cannot be removed; the second finds that there. Raises what is documented."""
+    ledger.break_next("fdatasync", "copying")
+    ledger.break_next("remove_tree", "backing_up")
+    with suppress(ParkadeError):
+        copy_once(source, target, ledger)
+    copy_once(source, target, ledger)
+
+
+def copy_once(source: Path, target: Path, ledger: Ledger) -> None:
+    """The same without a failure of its own."""
     asked = {"verb": "restore", "source": str(source), "target": str(target), "is_live": False}
     with mock.patch("parkade.backing_up.RealDisk", lambda: SiteDisk(ledger)):
-        ledger.break_next("fdatasync", "copying")
-        ledger.break_next("remove_tree", "backing_up")
-        with suppress(ParkadeError):
-            list(_say(asked))
         list(_say(asked))
 
 
@@ -111,6 +130,8 @@ class OneLife:
         self._durability = durability
         self._append = "pwrite_durable" if durability == "disk" else "pwrite"
         self.errors: list[tuple[str, ParkadeError]] = []
+        self.tell: Callable[[str], None] = lambda _: None
+        self.begun: list[tuple[str, int]] = []
         self.acked: dict[str, str] = {}
         self.ends: dict[str, str] = {}
         self.is_killing = False
@@ -138,7 +159,8 @@ class OneLife:
             assert outcome.state == "done"
 
         @engine.task(retry=RetryPolicy(None, backoff=["300ms"]), on_done=receipt)
-        def order(n: int, key: str = "") -> int:
+        def order(attempt: Attempt, n: int, key: str = "") -> int:
+            self.tell(f"H {attempt.ticket_id} {attempt.fence}")
             if self.is_killing:
                 raise Killed
             return n
@@ -204,6 +226,7 @@ class OneLife:
             self._pass(1_100)  # it waits for a spare, which is tried for again by then
         else:
             self.acked[ticket.id] = task
+            self.tell(f"S {ticket.id} {task}")
 
     def _run(self, *, until: bool = False) -> None:
         with suppress(Killed):
@@ -232,6 +255,7 @@ class OneLife:
         for each in [each for each, task in self.acked.items() if task == "far"][:3]:
             try:
                 self.ends[each] = {"cancelled": "cancelled"}[self.engine.ticket(each).cancel()]
+                self.tell(f"C {each}")
             except ParkadeError as error:
                 self.errors.append(("cancel", error))
         for _ in range(4):
@@ -327,6 +351,17 @@ class OneLife:
 
     # ------------------------------------------------------------------ what is left
 
+    def hear(self, told: str) -> None:
+        """What a life that was killed has told."""
+        for line in told.splitlines():
+            what, each, *more = line.split(" ")
+            if what == "S":
+                self.acked[each] = more[0]
+            elif what == "C":
+                self.ends[each] = "cancelled"
+            else:
+                self.begun.append((each, int(more[0])))
+
     def check(self) -> None:
         """The faults have ceased. Whatever was acknowledged is there and comes to its end."""
         with suppress(ParkadeError):
@@ -349,10 +384,28 @@ class OneLife:
                     each,
                     task,
                 )
+            for each, fence in self.begun:
+                rows = {row.fence: row.outcome for row in engine.ticket(each).attempts()}
+                assert [*rows] == [*range(1, len(rows) + 1)], (each, rows)
+                assert rows[fence] in ("done", "lost"), (each, fence, rows)
             orders = Counter(info.state for info in engine.submitted(self.tasks["order"]))
             receipts = len(engine.submitted(self.tasks["receipt"]))
-            assert orders == {"done": receipts}, "one receipt for each order"
+            assert orders == Counter(done=receipts), "one receipt for each order"
         manifest = read_manifest(RealDisk(), str(self.path))
         assert manifest is not None
         for part in verify_parts(RealDisk(), str(self.path), manifest, deep=True):
             assert part.is_sound, part
+
+
+def lives(path: Path) -> "dict[Site, tuple[str, int]]":
+    """Every site that a sound life comes by, the durability under which one first did, and how many
+    calls it made there. The directories of the lives stay."""
+    found: dict[Site, tuple[str, int]] = {}
+    for mode in MODES:
+        ledger = Ledger()
+        life = OneLife(path / mode, ledger, mode)
+        life.run()
+        life.check()
+        assert {type(error) for _, error in life.errors} == {StorageError, StorageFull}
+        found = {site: (mode, calls) for site, calls in ledger.counts.items()} | found
+    return found

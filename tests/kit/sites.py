@@ -1,13 +1,14 @@
 """Every call of the file layer, told apart by the line of the source that makes it.
 
 `SiteDisk` and `SiteFiles` are this machine's disk and files: they count which lines call what, and
-make the calls of one line fail. `sites_in_source` reads the same lines off the syntax trees, so
-that a test knows whether it has met them all.
+make the calls of one line fail, or end the process there. `sites_in_source` reads the same lines
+off the syntax trees, so that a test knows whether it has met them all.
 """
 
 import ast
 import errno
 import os
+import signal
 import sys
 import threading
 from collections import Counter
@@ -22,7 +23,19 @@ import lmdb
 from parkade.store.disk import Handle, RealDisk
 from parkade.store.environment import StoreFiles, reading
 
-__all__ = ["CODES", "Fault", "Ledger", "Line", "Site", "SiteDisk", "SiteFiles", "sites_in_source"]
+__all__ = [
+    "CHANGES",
+    "CODES",
+    "Fault",
+    "Kill",
+    "Ledger",
+    "Line",
+    "Site",
+    "SiteDisk",
+    "SiteFiles",
+    "places_of",
+    "sites_in_source",
+]
 
 ROOT = Path(__file__).parents[2]
 HERE = os.path.abspath(__file__)
@@ -58,6 +71,11 @@ CODES: dict[str, tuple[int, ...]] = {
     "free_bytes": (EIO,),
     "commit": (EIO, ENOSPC),
 }
+# What a call leaves behind it, so that a kill after it finds something else than one before it.
+CHANGES = {
+    "open", "pwrite", "pwrite_durable", "preallocate", "ftruncate", "mkdir", "rename", "unlink",
+    "remove_tree",
+}  # fmt: skip
 WHOLE = ("read_file", "replace_file", "make_directories")  # built on the others, in the door itself
 
 
@@ -92,15 +110,27 @@ class Fault:
     lasts: bool = False
 
 
+@dataclass(frozen=True)
+class Kill:
+    """The process is killed at the call of a site that comes after `skip` others: before it, in the
+    middle of what it writes, or after it."""
+
+    site: Site
+    skip: int = 0
+    when: str = "before"  # "half", "after"
+
+
 @dataclass
 class Ledger:
     """What a run has called, and what is to fail in it. Threads may share one."""
 
     fault: Fault | None = None
+    kill: Kill | None = None
     counts: Counter[Site] = field(default_factory=Counter)
     failed: Counter[Site] = field(default_factory=Counter)
     is_full: bool = False
     _planned: list[tuple[str, str, int]] = field(default_factory=list)
+    _dying: str = ""
     _lock: Any = field(default_factory=threading.Lock)
 
     def break_next(self, call: str, file: str = "", code: int = EIO, times: int = 1) -> None:
@@ -117,6 +147,9 @@ class Ledger:
         site = _site_of(call)
         with self._lock:
             self.counts[site] += 1
+            self._dying = self._is_last(site)
+            if self._dying == "before":
+                die()
             for planned in self._planned:
                 if planned[0] == call and planned[1] in site.line.file:
                     self._planned.remove(planned)
@@ -130,6 +163,21 @@ class Ledger:
             self.is_full = fault.code == ENOSPC and fault.lasts
         raise OSError(fault.code, os.strerror(fault.code), str(site))
 
+    def _is_last(self, site: Site) -> str:
+        """When the process is to be killed, if this is the call."""
+        kill = self.kill
+        is_there = kill is not None and site == kill.site and self.counts[site] == kill.skip + 1
+        return kill.when if kill is not None and is_there else ""
+
+    @property
+    def stops_half(self) -> bool:
+        return self._dying == "half"
+
+    def leave(self) -> None:
+        """A call that changes something has returned."""
+        if self._dying:
+            die()
+
     def _is_hit(self, fault: Fault, site: Site, takes_room: bool) -> bool:
         if self.is_full:
             return ENOSPC in CODES[site.call] and takes_room
@@ -137,6 +185,15 @@ class Ledger:
             return False
         at = self.counts[site] - 1
         return at >= fault.skip if fault.lasts else at == fault.skip
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def places_of(calls: int) -> tuple[int, ...]:
+    """How many calls of a site are skipped to get at its first, one in the middle, and its last."""
+    return tuple(dict.fromkeys((0, calls // 2, calls - 1)))
 
 
 @cache
@@ -171,7 +228,9 @@ class SiteDisk(RealDisk):
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Handle:
         self._ledger.meet("open", takes_room=create)
-        return super().open(path, create=create, read_only=read_only)
+        handle = super().open(path, create=create, read_only=read_only)
+        self._ledger.leave()
+        return handle
 
     def close(self, handle: Handle) -> None:
         super().close(handle)  # the system gives a descriptor back whatever it answers
@@ -195,7 +254,11 @@ class SiteDisk(RealDisk):
         except OSError:
             super().pwrite(handle, (whole[: len(whole) // 2],), offset)
             raise
-        super().pwrite(handle, (whole,), offset)
+        if self._ledger.stops_half:
+            super().pwrite(handle, (whole[: len(whole) // 2],), offset)
+        else:
+            super().pwrite(handle, (whole,), offset)
+        self._ledger.leave()
 
     def fdatasync(self, handle: Handle) -> None:
         self._ledger.meet("fdatasync", takes_room=False)
@@ -209,11 +272,16 @@ class SiteDisk(RealDisk):
         except OSError:
             super().ftruncate(handle, size_bytes // 2)
             raise
-        super().preallocate(handle, size_bytes)
+        if self._ledger.stops_half:
+            super().ftruncate(handle, size_bytes // 2)
+        else:
+            super().preallocate(handle, size_bytes)
+        self._ledger.leave()
 
     def ftruncate(self, handle: Handle, size_bytes: int) -> None:
         self._ledger.meet("ftruncate", takes_room=False)
         super().ftruncate(handle, size_bytes)
+        self._ledger.leave()
 
     def size(self, handle: Handle) -> int:
         self._ledger.meet("size")
@@ -230,18 +298,22 @@ class SiteDisk(RealDisk):
     def mkdir(self, path: str) -> None:
         self._ledger.meet("mkdir")
         super().mkdir(path)
+        self._ledger.leave()
 
     def rename(self, old: str, new: str) -> None:
         self._ledger.meet("rename", takes_room=False)
         super().rename(old, new)
+        self._ledger.leave()
 
     def unlink(self, path: str) -> None:
         self._ledger.meet("unlink")
         super().unlink(path)
+        self._ledger.leave()
 
     def remove_tree(self, path: str) -> None:
         self._ledger.meet("remove_tree")
         super().remove_tree(path)
+        self._ledger.leave()
 
     def free_space(self, path: str) -> int:
         self._ledger.meet("free_space")
