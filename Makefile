@@ -65,8 +65,8 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races simulation simulate sabotage stories rest load kills table bench bench-full peers \
-	soak search fuzz coverage dist format \
+	recovery races simulation simulate sabotage stories rest load kills sites table bench bench-full \
+	peers soak search fuzz coverage dist format \
 	clean
 
 help: ## this list
@@ -156,8 +156,11 @@ fuzz: $(READY) ## SECONDS=300 of random input for TARGET=all, or one input again
 		$(if $(BYTES),--bytes $(BYTES)) $(if $(GUIDED),--guided)
 
 COUNT ?= 1000
-kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; no time limit
-	@KILLS=$(COUNT) $(PYTEST) -o faulthandler_timeout=0 tests/fault/test_sigkill.py
+kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; tells totals; no time limit
+	@KILLS=$(COUNT) $(PYTEST) -s -o faulthandler_timeout=0 tests/fault/test_sigkill.py
+
+sites: $(READY) ## each line that asks the file layer fails, and is killed: first, middle, last call; no time limit
+	@SITES=all $(PYTEST) -o faulthandler_timeout=0 tests/fault/test_call_sites.py tests/fault/test_killed_sites.py
 
 SLEEPERS ?=
 load: $(READY) ## real disk, real threads, many tickets; SLEEPERS=10000000 for so many of them alone
