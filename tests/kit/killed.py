@@ -177,7 +177,7 @@ class Worker:
         self.engine.start()
         self.log.tell("open", self.seed)
         print("open", flush=True)
-        kinds = (
+        kinds: list[Callable[[random.Random], None]] = [
             self.one_by_one,
             self.one_by_one,
             self.many,
@@ -185,9 +185,9 @@ class Worker:
             self.cancel,
             self.family,
             self.revive,
-        )
+        ]
         if self.seed % APART_EVERY == 0:
-            kinds = (*kinds, self.in_a_process)
+            kinds.append(self.in_a_process)
         for number, kind in enumerate(kinds):
             dice = random.Random(self.seed * 100 + number)
             threading.Thread(target=self.for_ever, args=(kind, dice), daemon=True).start()

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kit.one_life import OneLife, copy_twice, reshard_twice, small_limits
 from kit.sites import Kill, Ledger, Line, Site
@@ -40,18 +41,18 @@ def order_of(
     )
 
 
-def live(order: dict[str, object]) -> None:
-    file, number, *way = order["site"]  # type: ignore[misc]
-    kill = Kill(Site(Line(file, number), tuple(way)), int(str(order["skip"])), str(order["when"]))
-    ledger, path = Ledger(kill=kill), Path(str(order["path"]))
+def live(order: dict[str, Any]) -> None:
+    file, number, *way = order["site"]
+    kill = Kill(Site(Line(file, number), tuple(way)), order["skip"], order["when"])
+    ledger, path = Ledger(kill=kill), Path(order["path"])
     with small_limits():
         if order["what"] == "copy":
-            copy_twice(Path(str(order["source"])), path, ledger)
+            copy_twice(Path(order["source"]), path, ledger)
         elif order["what"] == "reshard":
             reshard_twice(path, ledger)
         else:
-            life = OneLife(path, ledger, str(order["mode"]))
-            life.tell = teller(str(order["told"]))
+            life = OneLife(path, ledger, order["mode"])
+            life.tell = teller(order["told"])
             life.run()
 
 
