@@ -301,6 +301,11 @@ class Host:
         for number, ask in self.inbox.take():
             self.shards[number].put(ask)
 
+    @property
+    def counts_ready(self) -> bool:
+        """Whether what a pass decides as due is to be in its lane after the next: it is counted."""
+        return self.inbox.valve is not None
+
     def decided(self, ask: Ask) -> None:
         """A submit has left the undecided: the door has its bytes back."""
         self._leaving += ask.door_bytes

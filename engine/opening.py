@@ -21,7 +21,13 @@ from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT
 from parkade.store.moving import shard_directory
 from parkade.store.parked import Parked
-from parkade.store.record import AnyRecord, RecordDamage, RecordTooNew, decode_records
+from parkade.store.record import (
+    AnyRecord,
+    RecordDamage,
+    RecordTooNew,
+    Submitted,
+    decode_records,
+)
 from parkade.store.snapshot import Snapshot
 
 __all__ = [
@@ -180,6 +186,8 @@ def load_named(core: Shard, reader: StoreReader, records: Sequence[AnyRecord]) -
     serials: set[int] = set()
     uniques: set[bytes] = set()
     for record in records:
+        if type(record) is Submitted:
+            continue  # it names nobody, and most of a long tail are of its kind
         named, names = core.names(record)
         serials.update(named)
         uniques.update(names)

@@ -152,9 +152,17 @@ class ShardHost:
         if self.status == OPEN:
             self._work()
             if self.status == OPEN:
-                self.dues.reckon(self)
+                self._look_ahead()
         elif self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
             self.recover()
+
+    def _look_ahead(self) -> None:
+        """When to go on; what was submitted as due may start in this very pass."""
+        self.dues.reckon(self)
+        has_due = self.dues.wall_ms <= self.host.now_ms
+        if has_due and self.records and not self.host.counts_ready:
+            self.read_ahead.fire()
+            self.dues.reckon(self)
 
     def _work(self) -> None:
         self.room.look()

@@ -80,6 +80,7 @@ ODD_BOUNDS = (
 )
 LIMITS = {
     "TURN_BYTES_MAX": 700,
+    "SMALL_FRAME_RECORDS": 0,
     "FRAME_MARGIN_BYTES": 500,
     "COMMANDS_PER_TURN_MAX": 3,
     "DIRTY_BYTES_MAX": 12_000,
@@ -130,6 +131,7 @@ class Port:
         self.wakeups = Wakeups()
         self.feed = Feed()
         self.now_ms = self.mono_ms = self.settled_ms = 0
+        self.counts_ready = False
         self.keeping = shard.keeping
         self.errors: list[tuple[str, BaseException | None]] = []
 
@@ -586,8 +588,7 @@ class WatchedStore(Parked):
 @contextmanager
 def stepped(**options: Any) -> Generator[Stepped, None, None]:
     """A new shard under small limits, in a directory that goes with it."""
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    path = tempfile.mkdtemp(prefix="parkade-stepped-", dir=base)
+    path = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
     try:
         patched: dict[str, Any] = dict(LIMITS)
         with mock.patch.multiple(limits, **patched):

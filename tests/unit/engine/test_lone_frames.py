@@ -1,11 +1,12 @@
 """Frames that the core thread writes itself: lone ones, while nobody else wants anything."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from kit.clock import ManualClock
-from kit.engines import make, runtime_of, when
+from kit.engines import PATIENCE_S, make, runtime_of, when
 from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
 
 
@@ -37,6 +38,20 @@ def test_a_submit_alone_takes_one_pass_and_no_other_thread(tmp_path: Path) -> No
         assert host.lone_frames.written == 20
         # One each, and a pass now and then for what came in while the last one ended.
         assert host.steps - steps < 2 * 20
+
+
+def test_what_is_due_at_its_submit_starts_with_the_same_frame(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        gate = threading.Event()
+        task = engine.task(name="wait")(lambda: gate.wait(PATIENCE_S))
+        when(engine, lambda runtime: all(shard.io.is_idle for shard in runtime.shards))
+        host = runtime_of(engine).host
+        ticket = task.submit()
+        when(engine, lambda runtime: len(runtime.executor.running()) == 1)
+        assert host.lone_frames.written == 1
+        assert sum(shard.durable_lsn for shard in host.shards) == 2
+        gate.set()
+        assert ticket.result("20s") is True
 
 
 def test_only_a_lone_small_frame_of_an_idle_shard_is_written_here() -> None:
