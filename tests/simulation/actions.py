@@ -238,8 +238,7 @@ def tell(world: World, random: Random) -> None:
     alive = list(world.work.alive.values())
     if not alive:
         return
-    attempt = random.choice(alive).attempt
-    assert attempt is not None
+    attempt = world.work.attempt_of(random.choice(alive))
     roll = random.random()
     if roll < 0.5:
         attempt.heartbeat()

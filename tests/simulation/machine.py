@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from parkade.attempt import Attempt
 from parkade.drive import Drive, open_in_turn
 from parkade.executor import Executor
 from parkade.io import Post, ShardIO
@@ -72,6 +73,11 @@ class AtWork:
 
     def close(self) -> None:
         self.alive.clear()
+
+    def attempt_of(self, run: Run) -> Attempt:
+        """What the handler is given, or asks for."""
+        attempt: Attempt = self._runs.attempt_of(run)
+        return attempt
 
     def end(
         self,
