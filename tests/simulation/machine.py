@@ -60,6 +60,7 @@ class AtWork:
             if isinstance(prepared, Outcome):  # it was cancelled on its way
                 self._finish(run, prepared)
                 continue
+            self._runs.attempt_of(run)  # as a handler does that takes it
             self._world.attempt_begins(run)
             self.alive[run.key] = run
 
