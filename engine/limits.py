@@ -40,6 +40,7 @@ __all__ = [
     "SHARDS_DEFAULT",
     "SHARDS_MAX",
     "SMALL_FRAME_RECORDS",
+    "SPENT_SEEK_PAUSE_MS",
     "SPENT_WALK_BLOBS",
     "START_BATCH_MAX",
     "SUBMIT_CHUNK",
@@ -90,7 +91,8 @@ RECOVERIES_IN_WINDOW_MAX = 1  # a second failure within the window refuses the s
 FORGET_MAX = 256  # tickets that one command of retention forgets: some 3 ms of reading them
 FORGOTTEN_UNCOMMITTED_MAX = 8_192  # of all shards: 4 MB of what may be dirty or in flight
 FORGET_SPAN_MS = 1 << 16  # by number, the oldest go first to within so much
-SPENT_WALK_BLOBS = 64  # of what has ended, looked at in one read after an open
+SPENT_WALK_BLOBS = 64  # of what has ended, looked at in one read
+SPENT_SEEK_PAUSE_MS = 600_000  # between two walks: a blob of each kind, and what is spent
 RETENTION_PAUSE_MS_MIN = 500
 RETENTION_PAUSE_MS_MAX = 60_000
 RETENTION_COUNT_PAUSE_MS = 2_000  # between two counts of what is kept by number

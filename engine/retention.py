@@ -59,9 +59,8 @@ class Retention:
         self._places: dict[_Kind, tuple[int, EndedAt]] = {}  # at a commit: where to go on
         self._forgotten: deque[_Forgotten] = deque()
         self._spent: dict[bytes, int] = {}  # blobs of which nothing is left from an LSN on
-        self._fronts_after: bytes | None = (
-            b""  # spent blobs of an earlier life are sought from here
-        )
+        self._fronts_after: bytes | None = b""  # spent blobs that nobody noted are sought from here
+        self._seek_ms = 0
         self._opened_lsn = shard.core.lsn
         self._is_busy = False
         self._next_ms = shard.host.mono_ms
@@ -102,6 +101,8 @@ class Retention:
             checkpointing = shard.checkpointing
             checkpointing.is_wanted = checkpointing.is_wanted or not checkpointing.is_busy
             return
+        if self._fronts_after is None and shard.host.mono_ms >= self._seek_ms:
+            self._fronts_after = b""
         after = self._fronts_after
         if after is not None and shard.core.completed_lsn >= self._opened_lsn:
             self._seek_spent(after)
@@ -264,13 +265,15 @@ class Retention:
 
     def _seek_spent(self, after: bytes) -> None:
         """What was noted as spent in an earlier life, and was not freed, is found again, once a
-        checkpoint has what that life had forgotten."""
+        checkpoint has what that life had forgotten; and, now and then, what is left of dead letters
+        that somebody revived or dropped, where they are kept for ever."""
         reader = self._shard.reader
         self._is_busy = True
 
         def found(got: tuple[list[bytes], bytes | None]) -> None:
             self._is_busy = False
             spent, self._fronts_after = got
+            self._seek_ms = self._shard.host.mono_ms + limits.SPENT_SEEK_PAUSE_MS
             self._note_spent(spent)
 
         self._shard.read(lambda: reader.spent_fronts(after, limits.SPENT_WALK_BLOBS), found)

@@ -48,6 +48,7 @@ __all__ = [
 
 _MOVE_BYTES: Final = 200
 _LOOKS_MAX: Final = 64
+DROPPED_MAX: Final = 64  # lanes that were dropped, and are kept until the heads are sorted
 
 # Where in its lane a hot ticket is; two more seats are in `waits`.
 WINDOW: Final = 0
@@ -176,6 +177,8 @@ class Lanes:
             self.hungry.discard(lane)
             self.passed.discard(lane)
             self.changed.add(lane)
+        if len(self.changed) + len(self.unsorted) > 2 * len(self.by_key) + DROPPED_MAX:
+            self.sorted_heads()  # nobody may ask for long, and most of these are no more
 
     # ------------------------------------------------------------------ in and out
 

@@ -2,7 +2,7 @@
 
 An application may make a key of each customer and a target of each host. Two equal stretches of
 work with names of their own are compared: no container of the engine has more entries after the
-second than after the first (`kit.sizes` finds them all).
+second than after the first (`kit.sizes` finds them all), and no table of a store has more rows.
 """
 
 import gc
@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 
+from kit.engines import runtime_of
 from kit.sizes import grown, sizes
 from parkade import Attempt, Breaker, Fail, Limit, Outcome, RetryPolicy
 from parkade.testing import TestEngine
@@ -25,6 +26,7 @@ BOUNDS = {  # caches whose ends would not be met in a test
     "parkade.feed.BLOCK_EVENTS": 1,
     "parkade.feed.RING_EVENTS": 20,
     "parkade.levers.HOUSE_JOURNAL_BYTES": 2_000,
+    "parkade.shard.lanes.DROPPED_MAX": 0,
     "parkade.guards.PLANS_MAX": 8,
     "parkade.guards.IDLE_METERS_MIN": 8,
     "parkade.progress_events.REMEMBERED_MAX": 8,
@@ -44,8 +46,9 @@ def small_caches() -> Iterator[None]:
 class Application:
     """One engine, and work of every kind with names that somebody else gives."""
 
-    def __init__(self, engine: TestEngine) -> None:
+    def __init__(self, engine: TestEngine, has_levers: bool) -> None:
         self.engine = engine
+        self.has_levers = has_levers
         self.count = 0
 
         @engine.task(keep="5m")
@@ -105,12 +108,17 @@ class Application:
         far.reschedule(delay="6m")
         quick.options(delay="4m", key=f"sk{name}", target=f"st{name}").submit(1)
         quick.options(delay="1h", key=f"xk{name}", target=f"xt{name}").submit(1).cancel()
+        assert list(engine.find(key=f"k{name}")) and list(engine.find(tag=("campaign", name)))
+        if self.has_levers:
+            self._pull_levers(name)
+
+    def _pull_levers(self, name: str) -> None:
+        engine = self.engine
         engine.limits.set(f"key:lk{name}", concurrency=1)
         engine.pause(target=f"pt{name}", until=engine.clock.now() + timedelta(minutes=1))
         engine.pause(target=f"lt{name}")
         engine.resume(target=f"lt{name}")
         engine.breakers.force_open(f"web-{name}", for_="1s")
-        assert list(engine.find(key=f"k{name}")) and list(engine.find(tag=("campaign", name)))
 
     def stretch(self, fixed: bool) -> Counter[str]:
         """Some rounds, until nothing of them is kept any more; what the engine holds then."""
@@ -119,7 +127,7 @@ class Application:
                 self.count += 1
                 self.work(str(n if fixed else self.count))
             self.engine.run_until_idle()
-            for name in range(self.count - NAMES + 1, self.count + 1):
+            for name in range(self.count - NAMES + 1, self.count + 1) if self.has_levers else ():
                 self.engine.limits.set(f"key:lk{name}")
             self._pass("5s")
             for group in self.engine.dead.groups():
@@ -128,21 +136,29 @@ class Application:
             self.engine.run_until_idle(skip_time=True)
         for group in self.engine.dead.groups(limit=1_000):
             self.engine.dead.drop(group=group.key)
-        for _ in range(20):
+        for _ in range(12):
             self._pass("1m")
             self.steady.submit("last")  # with each outcome breakers and meters are looked at
         gc.collect()
-        return sizes(self.engine)
+        held = sizes(self.engine)
+        for shard in runtime_of(self.engine).shards:
+            for table, rows in shard.store.stat().entries.items():
+                held[f"rows of {table}"] += rows
+        return held
 
     def _pass(self, span: str) -> None:
         self.engine.clock.advance(span)
         self.engine.run_until_idle()
 
 
-@pytest.mark.parametrize("fixed", [True, False], ids=["the same names", "ever new names"])
-def test_an_engine_holds_no_more_after_twice_the_work(fixed: bool) -> None:
+@pytest.mark.parametrize(
+    ("fixed", "has_levers"),
+    [(True, True), (False, True), (False, False)],
+    ids=["the same names", "ever new names", "ever new names, and no operator"],
+)
+def test_an_engine_holds_no_more_after_twice_the_work(fixed: bool, has_levers: bool) -> None:
     with small_caches(), TestEngine(keep_done="5m", index_tags=["campaign"]) as engine:
-        application = Application(engine)
+        application = Application(engine, has_levers)
         application.stretch(fixed)
         once = application.stretch(fixed)
         twice = application.stretch(fixed)
