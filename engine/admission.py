@@ -2,7 +2,8 @@
 
 Engine-wide and exact, because only the core thread runs it. What is freed goes, before that thread
 waits again, to the head that is first by priority, first due time and serial among all that may use
-it; a ticket gets all it needs or nothing (docs/architecture.md, Admission and attempts).
+it, and after a long row of one task to another's (`Turns`); a ticket gets all it needs or nothing
+(docs/architecture.md, Admission and attempts).
 
 The lanes of one task and target, of whatever shard and priority, are held by the same things: they
 make up a `_Queue`. A queue that is held is put under what holds it and is not looked at again
@@ -25,6 +26,7 @@ from parkade.shard.lanes import Lane
 from parkade.shard.placement import Placement
 from parkade.shard.retry import expiry_of, is_late
 from parkade.shard.ticket import Ticket
+from parkade.turns import Turns
 
 __all__ = ["Admission", "Handlers", "Pick", "ShardLanes"]
 
@@ -153,6 +155,7 @@ class Admission:
         self._ready: dict[str, Ranking[_Task]] = {kind: Ranking() for kind in self.places}
         self._held: dict[tuple[str, str], set[_Held]] = {}
         self._timers: tuple[list[_Timer], list[_Timer]] = ([], [])  # wall, monotonic
+        self._turns: Turns[_Task] = Turns()
         self.is_stirred = True  # something may start that could not at the last look
 
     @property
@@ -225,7 +228,7 @@ class Admission:
                 return None
             hold = self.guards.task_hold(task.plan, now_ms, mono_ms)
             if hold is not None:
-                self._ready[task.kind].remove_first()
+                self._ready[task.kind].remove(task)
                 self._put_under(task, hold)
                 continue
             queue = task.queues.first()
@@ -243,13 +246,19 @@ class Admission:
                 task = ranking.first()
                 if task is not None and (best is None or _rank(task) < _rank(best)):
                     best = task
+        if best is not None and self._turns.left(best) == 0:
+            return self._turns.next(best, self._ready[best.kind].first_but_one())
         return best
 
     def _take_from(self, queue: _Queue, most: int) -> Iterator[Permit]:
         """The first of a queue, and those behind it that go before all others: in this round what
         holds the others does not change. One at a time where there is something to count."""
         kind, is_counted = queue.task.kind, self.guards.is_counted(queue.plan)
-        bound = self._bound(queue.task)
+        task = queue.task
+        # Out of turn there is one for it, though others go before it.
+        is_first = self._ready[kind].first() is task
+        bound = self._bound(task) if is_first else None
+        most = min(most, self._turns.left(task)) if is_first else 1
         while most and self.used[kind] < self.places[kind]:
             post = queue.posts.first()
             if post is None or (bound is not None and bound < _rank(post)):
@@ -257,6 +266,7 @@ class Admission:
             permit, is_alone = self._take_first(post)
             if permit is not None:
                 most -= 1
+                self._turns.note(task)
                 yield permit
             if is_counted or not is_alone:
                 return

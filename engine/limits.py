@@ -42,6 +42,7 @@ __all__ = [
     "SMALL_FRAME_RECORDS",
     "SPENT_SEEK_PAUSE_MS",
     "SPENT_WALK_BLOBS",
+    "STARTS_IN_A_ROW_MAX",
     "START_BATCH_MAX",
     "SUBMIT_CHUNK",
     "TURN_BYTES_MAX",
@@ -84,6 +85,7 @@ OUTBOX_READ_MAX = 256  # entries of an outbox read at a time
 HAND_RETRY_MS = 1_000  # after a hand-over that failed while its receiver was open
 EXPIRED_BYTES = 40  # what the record of one expired ticket writes
 START_BATCH_MAX = 512  # tickets in one Started
+STARTS_IN_A_ROW_MAX = 64  # of one task, while another of its priority waits
 
 POISON_WINDOW_MS = 60_000
 RECOVERIES_IN_WINDOW_MAX = 1  # a second failure within the window refuses the shard

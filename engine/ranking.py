@@ -71,6 +71,16 @@ class Ranking(Generic[T]):
                 heapq.heapreplace(heap, (head, next(self._count), item))
         return None
 
+    def first_but_one(self) -> T | None:
+        """The item that would go first if the first were not there. There must be a first."""
+        heap = self._heap
+        top = heapq.heappop(heap)
+        while heap and heap[0][2] is top[2]:  # its head was better for a while, and is again this
+            heapq.heappop(heap)
+        following = self.first()
+        heapq.heappush(heap, top)
+        return following
+
     def second(self) -> Rank | None:
         """No item but the first goes before that rank; None: there is no other."""
         following = self._heap[1:3]
@@ -80,6 +90,11 @@ class Ranking(Generic[T]):
         """Take the first out; `note` brings it back."""
         _, _, item = heapq.heappop(self._heap)
         item.listed = None
+        self._listed -= 1
+
+    def remove(self, item: T) -> None:
+        """Take one out that is listed, wherever it stands; `note` brings it back."""
+        item.listed = None  # what stands of it in the heap goes when it comes to the top
         self._listed -= 1
 
     def head(self) -> Rank | None:

@@ -7,7 +7,7 @@ import pytest
 from kit.rig import NOW_MS, SMALL, Rig
 from parkade.admission import Admission, Pick
 from parkade.guards import Guards, Pause
-from parkade.limits import START_BATCH_MAX
+from parkade.limits import START_BATCH_MAX, STARTS_IN_A_ROW_MAX
 from parkade.shard import Bounds, Placement
 from parkade.store.record import Options
 
@@ -132,6 +132,27 @@ def test_a_round_gives_no_more_than_a_batch() -> None:
         rig.submit(task="plain")
     assert len(take(admission, shards)) == START_BATCH_MAX
     assert len(take(admission, shards)) == 10
+
+
+def test_who_is_due_after_a_crowd_waits_for_a_row_of_it_and_not_for_all() -> None:
+    shards, admission = setting(shards=1, threads=3 * STARTS_IN_A_ROW_MAX)
+    rig = shards[0].rig
+    crowd = [rig.submit(task="plain") for _ in range(4 * STARTS_IN_A_ROW_MAX)]
+    others = [rig.submit(task="other") for _ in range(2)]
+    serials = [pick.serial for pick in take(admission, shards)]
+    row = STARTS_IN_A_ROW_MAX
+    assert serials[row] == others[0]
+    assert serials[2 * row + 1] == others[1]
+    in_order = [serial for serial in serials if serial not in others]
+    assert in_order == crowd[: 3 * row - 2]
+
+
+def test_a_crowd_goes_on_where_those_behind_it_have_less_priority() -> None:
+    shards, admission = setting(shards=1, threads=2 * STARTS_IN_A_ROW_MAX)
+    rig = shards[0].rig
+    crowd = [rig.submit(task="plain") for _ in range(2 * STARTS_IN_A_ROW_MAX)]
+    rig.submit(task="other", options=Options(priority=-1))
+    assert [pick.serial for pick in take(admission, shards)] == crowd
 
 
 def test_a_round_looks_at_what_has_changed_and_not_at_every_lane(
