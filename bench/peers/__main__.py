@@ -151,6 +151,8 @@ def why(failure: Exception) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, keep."""
     given = options(argv)
+    if given.result is not None:
+        return told(json.loads(given.result.read_text(encoding="utf-8")), is_written=given.write)
     sizes = Sizes.small() if given.small else Sizes.usual()
     sizes = replace(sizes, runs=given.runs or sizes.runs)
     peers = [peer for peer in PEERS if peer.name == OURS or peer.name in given.only]
@@ -171,11 +173,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     file = given.to or RESULTS / f"{started_at:%Y%m%d-%H%M%S}-peers.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(page(result))
-    print(f"\n{file}")
-    if given.write:
-        written(result)
-    return 0
+    print(f"{file}\n")
+    return told(result, is_written=given.write)
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -189,6 +188,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=names, metavar="PEER")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, metavar="STAGE")
     parser.add_argument("--to", type=Path, help="the JSON file to write")
+    parser.add_argument("--result", type=Path, help="a JSON file of before, and measure nothing")
     parser.add_argument("--write", action="store_true", help="the tables into the documentation")
     given = parser.parse_args(argv)
     if unknown := set(given.only) - set(names):
@@ -219,10 +219,13 @@ def prepare(bench: Bench, peers: Sequence[Peer], stack: contextlib.ExitStack) ->
             print(f"  skipped {peer.name}: {lack}", file=sys.stderr, flush=True)
 
 
-def written(result: dict[str, Any]) -> None:
-    """The tables into docs/benchmarks.md, and the short one into the README."""
-    put(BENCHMARKS, "peers", page(result))
-    put(README, "peers", excerpt(result))
+def told(result: dict[str, Any], *, is_written: bool) -> int:
+    """Prints the tables, and puts them into docs/benchmarks.md and the README if they should be."""
+    print(page(result))
+    if is_written:
+        put(BENCHMARKS, "peers", page(result))
+        put(README, "peers", excerpt(result))
+    return 0
 
 
 if __name__ == "__main__":
