@@ -33,6 +33,7 @@ RESTARTS = 5
 WARM_UP_SHARE = 1 / 3
 TESTS = Path(__file__).resolve().parents[1]
 PATHS = [path for path in (os.environ.get("PYTHONPATH"),) if path]
+ALLOCATOR = {"MALLOC_ARENA_MAX": "2"}  # each thread with its own would take long to fill
 _pause = threading.Event()
 
 
@@ -47,7 +48,7 @@ class Life:
             stdout=subprocess.PIPE,
             text=True,
             cwd=TESTS,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *PATHS])},
+            env=os.environ | ALLOCATOR | {"PYTHONPATH": os.pathsep.join([str(TESTS), *PATHS])},
         )
         self.pid = self._process.pid
         self._read()
@@ -172,6 +173,7 @@ def main() -> int:
     parser.add_argument("minutes", nargs="?", type=float, default=10.0)
     parser.add_argument("--only", choices=("fixed", "new"))
     parser.add_argument("--directory", help="where the two directories are made")
+    parser.add_argument("--series", help="a file for all readings, as JSON")
     parser.add_argument("--diagnose", action="store_true", help="trace allocations: far slower")
     given = parser.parse_args()
     names = [given.only] if given.only else ["fixed", "new"]
@@ -183,6 +185,9 @@ def main() -> int:
             Soak(each, Path(folder) / each, given.minutes * 60, given.diagnose) for each in names
         ]
         growing = sum(report(done) for done in pool.map(Soak.run, soaks))
+    if given.series:
+        series = {soak.names: {"readings": soak.readings, "held": soak.held} for soak in soaks}
+        Path(given.series).write_text(json.dumps(series), encoding="utf-8")
     print("flat" if not growing else f"{growing} things grow")
     return 1 if growing else 0
 

@@ -61,6 +61,6 @@ def read_directory(path: Path) -> dict[str, float]:
         "journal in use, MB": total("journal_bytes") / MB,
         "journal files, MB": total("journal_file_bytes") / MB,
         "segments": total("journal_segments"),
-        "pages in use": total("used_pages") - total("free_pages"),
+        "pages in use": total("used_pages"),
         "store files, MB": total("file_bytes") / MB,
     }
