@@ -95,7 +95,9 @@ class Asker:
             valve = self._inbox.valve
             if valve is not None:
                 await valve.aenter(sum(_due_counts(request)))
-            await self._inbox.aenter(sum(request.sizes))
+            size = sum(request.sizes)
+            if not self._inbox.enter_now(size):
+                await self._inbox.aenter(size)
         self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
         self._drive.stir()
         try:
@@ -124,6 +126,9 @@ def _asks(
     request: Request[Any], waiter: ThreadWaiter | LoopWaiter, *, is_counted: bool
 ) -> list[tuple[int, Ask]]:
     sizes = request.sizes or (0,) * len(request.asks)
+    if len(sizes) == 1 and not is_counted:
+        ((shard, asked),), (size,) = request.asks, sizes
+        return [(shard, Ask(asked, waiter=waiter, size=size, door_bytes=size))]
     asks = [
         (shard, Ask(asked, waiter=waiter, slot=slot, size=size, door_bytes=size))
         for slot, ((shard, asked), size) in enumerate(zip(request.asks, sizes, strict=True))

@@ -5,7 +5,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -90,9 +90,9 @@ class Desk:
         self.check(request.call)
         return self._asker.ask(request, None if timeout_ms is None else timeout_ms / 1000)
 
-    async def aask(self, request: Request[T], timeout_ms: int | None = None) -> T:
+    def aask(self, request: Request[T], timeout_ms: int | None = None) -> Coroutine[Any, Any, T]:
         self.check(request.instead)
-        return await self._asker.aask(request, None if timeout_ms is None else timeout_ms / 1000)
+        return self._asker.aask(request, None if timeout_ms is None else timeout_ms / 1000)
 
     def check(self, call: str) -> None:
         """Raises `ForkedEngine` in a fork, `EngineClosed` when the engine has stopped."""

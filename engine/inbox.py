@@ -26,7 +26,8 @@ class Inbox:
         self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0
         self._closed: BaseException | None = None
-        self._room = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._threads_waiting = 0
         self._loops_waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
@@ -44,7 +45,7 @@ class Inbox:
             self.valve.close()
         self._fail_all(error)
         self.leave(0)
-        with self._room:
+        with self._lock:
             self._room.notify_all()
 
     def _fail_all(self, error: BaseException) -> None:
@@ -59,7 +60,7 @@ class Inbox:
 
     def enter(self, size: int) -> None:
         """Waits until `size` more bytes may be undecided; more than the bound goes in alone."""
-        with self._room:
+        with self._lock:
             while self._is_full(size):
                 self._threads_waiting += 1
                 try:
@@ -72,13 +73,24 @@ class Inbox:
         """`enter` for a coroutine."""
         loop = asyncio.get_running_loop()
         while True:
-            with self._room:
-                if not self._is_full(size):
-                    self._bytes += size
-                    return
-                future: asyncio.Future[None] = loop.create_future()
-                self._loops_waiting.append((loop, future))
+            future: asyncio.Future[None] = loop.create_future()
+            if self.enter_now(size, (loop, future)):
+                return
             await future
+
+    def enter_now(
+        self,
+        size: int,
+        waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None,
+    ) -> bool:
+        """`enter` where nobody has to wait; else False, and `waiting` is told when to try again."""
+        with self._lock:
+            if not self._is_full(size):
+                self._bytes += size
+                return True
+            if waiting is not None:
+                self._loops_waiting.append(waiting)
+            return False
 
     def _is_full(self, size: int) -> bool:
         # A closed door lets everybody in: to an error.
@@ -87,7 +99,7 @@ class Inbox:
 
     def leave(self, size: int) -> None:
         """So many bytes have been decided."""
-        with self._room:
+        with self._lock:
             self._bytes -= size
             if self._threads_waiting:
                 self._room.notify_all()

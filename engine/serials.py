@@ -37,15 +37,17 @@ class Serials:
 
     def take(self, count: int, now_ms: int) -> int:
         """The first of `count` serials in a row."""
+        timed = _timed(now_ms)
         with self._lock:
-            first = max(_timed(now_ms), self._last + 1)
+            after = self._last + 1
+            first = timed if timed > after else after
             if first + count > self._lease_until - RESERVE:
-                first = self._last + 1
-            self._last = first + count - 1
-            ask = not self._is_asked and (self._last >= self._half or _timed(now_ms) >= self._half)
+                first = after
+            self._last = last = first + count - 1
+            ask = not self._is_asked and (last >= self._half or timed >= self._half)
             if ask:
                 self._is_asked = True
-                self._asked_at = max(self._last, _timed(now_ms))
+                self._asked_at = max(last, timed)
         if ask:
             self._ask_lease()
         return first

@@ -6,7 +6,7 @@ coroutines of one loop are woken by one `call_soon_threadsafe` per turn (`Wakeup
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol
 
 __all__ = ["LoopWaiter", "ThreadWaiter", "Waiter", "Wakeups"]
@@ -77,7 +77,7 @@ class LoopWaiter(_Collected):
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: int = 1) -> None:
         super().__init__(parts)
         self.loop = loop
-        self._future: asyncio.Future[None] = loop.create_future()
+        self._future: asyncio.Future[bool] = loop.create_future()
 
     def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None:
         if self.take(slot, value):
@@ -90,13 +90,13 @@ class LoopWaiter(_Collected):
     def wake(self) -> None:
         """On its loop."""
         if not self._future.done():
-            self._future.set_result(None)
+            self._future.set_result(True)
 
-    async def wait(self, timeout_s: float | None = None) -> bool:
+    def wait(self, timeout_s: float | None = None) -> Awaitable[bool]:
         """False when the time is up."""
-        if timeout_s is None:
-            await self._future
-            return True
+        return self._future if timeout_s is None else self._wait(timeout_s)
+
+    async def _wait(self, timeout_s: float) -> bool:
         done, _ = await asyncio.wait([self._future], timeout=max(0.0, timeout_s))
         return bool(done)
 
