@@ -421,7 +421,7 @@ class ControlClient:
                     f"The engine at {self.path} has not answered {name} within "
                     f"{self.timeout_ms / 1_000:g} s. It may still do it",
                 ) from error
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, msgspec.MsgspecError, RecursionError) as error:
                 raise ControlError(
                     "broken",
                     f"The engine at {self.path} hung up on {name} ({error}). It may have been done",

@@ -42,7 +42,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from parkade.wording import bytes_text, closest, count_text, shown, shown_error, span_text
+from parkade.wording import brief, bytes_text, closest, count_text, shown, shown_error, span_text
 
 if TYPE_CHECKING:
     from parkade.ticket import Ticket
@@ -451,7 +451,7 @@ class UnknownTask(ParkadeError, LookupError):
         listed = ", ".join(names[:NAMES_SHOWN]) or "none"
         if len(names) > NAMES_SHOWN:
             listed = f"{listed} and {len(names) - NAMES_SHOWN} more"
-        super().__init__(f'No task "{name}" is registered. {hint}Registered: {listed}')
+        super().__init__(f'No task "{brief(name)}" is registered. {hint}Registered: {listed}')
 
 
 class UnknownTicket(ParkadeError, LookupError):
@@ -462,7 +462,7 @@ class UnknownTicket(ParkadeError, LookupError):
     def __init__(self, ticket_id: str, *, keep_done: str | None = "24h") -> None:
         self.ticket_id, self.keep_done = ticket_id, keep_done
         older = "" if keep_done is None else f'be older than keep_done="{keep_done}", or '
-        super().__init__(f"No ticket {ticket_id}. It may {older}belong to another directory")
+        super().__init__(f"No ticket {brief(ticket_id)}. It may {older}belong to another directory")
 
 
 class TicketError(ParkadeError):

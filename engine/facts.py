@@ -24,7 +24,8 @@ from parkade.store.manifest import Manifest
 from parkade.views import State, Stats
 
 __all__ = [
-    "AsShown", "content_of", "held_fact", "list_facts", "plain", "show_facts", "status_facts",
+    "AsShown", "content_of", "held_fact", "list_facts", "owner_facts",
+    "plain", "show_facts", "status_facts",
     "time_of", "why_facts",
 ]  # fmt: skip
 
@@ -77,7 +78,7 @@ def status_facts(
         "created_by": manifest.created_by,
         "created_at": plain(datetime_of(manifest.created_at_ms)),
         "as_of": plain(datetime_of(now_ms)),
-        "owner": None if owner is None else _owner_facts(owner),
+        "owner": None if owner is None else owner_facts(owner),
         "states": states,
         "oldest_ready_age_ms": plain(stats.oldest_ready_age),
         "tasks": plain(stats.by_task),
@@ -159,7 +160,7 @@ def held_fact(desk: Desk, ticket: Mapping[str, Any]) -> str | None:
     return desk.ask(desk.held(ticket["id"], "show"))
 
 
-def _owner_facts(owner: Owner) -> dict[str, Any]:
+def owner_facts(owner: Owner) -> dict[str, Any]:
     return {
         "pid": owner.pid,
         "host": owner.host,

@@ -50,7 +50,7 @@ class Ticket(Generic[R_co]):
     def id(self) -> str:
         """24 lower-case characters, safe in URLs; they sort by time of submit."""
         known = self._id
-        if not isinstance(known, str):
+        if isinstance(known, tuple):
             # Written when it is first asked for: of a bulk of tickets most are never asked.
             known = self._id = format_id(*known, self._desk.runtime.salt)
         return known

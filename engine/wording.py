@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "brief",
     "bytes_text",
     "closest",
     "count_text",
@@ -69,6 +70,11 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def brief(text: str) -> str:
+    """A name for people: no more than the front of one that is none."""
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
 def shown(value: object) -> str:
     """A value as a person may read it in one line: its repr, cut, and never an exception."""
     try:
@@ -77,7 +83,7 @@ def shown(value: object) -> str:
     except Exception as error:
         text = f"<{type(value).__name__}, whose repr() raised {type(error).__name__}>"
     text = text.replace("\n", " ")
-    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+    return brief(text)
 
 
 def shown_error(error: BaseException) -> str:

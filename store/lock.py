@@ -58,7 +58,7 @@ class Owner:
                 str(facts["boot"]),
                 children,
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
 
@@ -176,7 +176,7 @@ def _read_facts(disk: Disk, handle: Handle, path: str) -> dict[str, Any]:
     try:
         # What a longer body leaves behind, between a write and its truncation, is passed over.
         facts, _ = json.JSONDecoder().raw_decode(content.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast(dict[str, Any], facts) if isinstance(facts, dict) else {}
 

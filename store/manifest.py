@@ -22,6 +22,8 @@ UNFINISHED = "manifest.json.making"
 HASH = "crc32"
 SHARDS_MAX = 256
 
+_TYPES = {"shards": int, "created_by": str, "created_at_ms": int, "is_moving": bool}
+
 # Names that say nothing about whose directory it is: our lock comes before the manifest, and a
 # file system of its own brings the last.
 _NEUTRAL = frozenset({"lock", f"{UNFINISHED}.new", "lost+found"})
@@ -52,7 +54,7 @@ class Manifest:
         """Raises Damage, and FormatTooNew for a later format whatever else it says."""
         try:
             parsed = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Damage(path, getattr(error, "pos", 0), f"it is not JSON ({error})") from error
         fields = cast(dict[str, Any], parsed) if isinstance(parsed, dict) else {}
         if type(fields.get("format")) is not int:
@@ -70,6 +72,10 @@ class Manifest:
             raise Damage(path, 0, f"a field is missing or unknown ({error})") from error
         if len(manifest.salt) != DIRECTORY_SALT_BYTES or manifest.hash != HASH:
             raise Damage(path, 0, "its salt or its hash is not one this format has")
+        if any(type(getattr(manifest, name)) is not kind for name, kind in _TYPES.items()):
+            raise Damage(path, 0, "a field of it is of another type than it must be")
+        if manifest.format < 1:
+            raise Damage(path, 0, f"it names a format that there never was: {manifest.format}")
         if not 1 <= manifest.shards <= SHARDS_MAX:
             raise Damage(path, 0, f"it names {manifest.shards} shards")
         return manifest

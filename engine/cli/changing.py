@@ -10,7 +10,7 @@ import msgspec
 from parkade.cli import exits
 from parkade.cli.listing import parse_tag
 from parkade.cli.many import agree, all_pages, told
-from parkade.cli.screen import Output, Screen, clean, output_options
+from parkade.cli.screen import Output, Screen, clean, json_text, output_options
 from parkade.cli.source import ask, changing, is_engine_there
 from parkade.cli.times import parse_span, parse_time
 from parkade.clock import SystemClock
@@ -164,7 +164,7 @@ def submit(
     wait_ms = None if wait is None else parse_duration_ms(wait, what="--wait")
     try:
         asked["payload"] = msgspec.json.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="JSON") from error
     if not isinstance(asked["payload"], dict):
         raise click.BadParameter("use an object: the arguments by their names", param_hint="JSON")
@@ -192,7 +192,7 @@ def _await_end(ctx: click.Context, output: Output, ticket_id: str, wait_ms: int)
         clock.wait(nobody, min(pause_ms, left_ms))
         pause_ms = min(2 * pause_ms, POLL_MS_MAX)
     if ticket["state"] == "done":
-        _say(output, facts, [msgspec.json.encode(facts["content"]).decode()])
+        _say(output, facts, [json_text(facts["content"])])
         return
     _say(output, facts, [])
     if ticket["finished_at"] is None:

@@ -180,7 +180,7 @@ def resolve(
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
     try:
         value = None if result is None else msgspec.json.decode(result)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="--result") from error
     with changing(ctx.obj) as change:
         facts = change("dead.resolve", id=ticket_id, result=value, note=note)

@@ -3,6 +3,7 @@
 Text that comes out of tickets is made harmless first: nothing in it can move the cursor.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -16,7 +17,7 @@ import msgspec
 from parkade.clock import SystemClock
 from parkade.wording import span_text
 
-__all__ = ["Output", "Screen", "clean", "cut", "output_options"]
+__all__ = ["Output", "Screen", "clean", "cut", "json_text", "output_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 COLOURS = {
@@ -41,6 +42,15 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
+def json_text(value: Any) -> str:
+    """A value as JSON. Half a surrogate pair, which a shell's bytes that are no UTF-8 become, is
+    written as its escape."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
+
+
 class Output:
     """How a command is to answer: for people, as one JSON document, or as one line for each."""
 
@@ -57,7 +67,7 @@ class Output:
 
     def line(self, value: Any) -> None:
         """One document on a line of its own."""
-        click.echo(msgspec.json.encode(value).decode())
+        click.echo(json_text(value))
 
 
 def output_options(command: F) -> F:

@@ -3,9 +3,8 @@
 from typing import Any
 
 import click
-import msgspec
 
-from parkade.cli.screen import Output, Screen, clean, cut, ms_of, output_options
+from parkade.cli.screen import Output, Screen, clean, cut, json_text, ms_of, output_options
 from parkade.cli.source import ask
 from parkade.wording import bytes_text, span_text
 
@@ -41,7 +40,7 @@ def _print(screen: Screen, facts: dict[str, Any]) -> None:
     if facts["content_bytes"] is None:
         screen.line(f"  {facts['content_is']}  not kept")
     else:
-        text = clean(msgspec.json.encode(facts["content"]).decode())
+        text = clean(json_text(facts["content"]))
         more = ""
         if len(text) > CONTENT_CHARS_MAX:
             more = f"  ({bytes_text(facts['content_bytes'])} in all: --json)"

@@ -5,9 +5,8 @@ import threading
 from typing import Any
 
 import click
-import msgspec
 
-from parkade.cli.screen import COLOURS, Screen, clean
+from parkade.cli.screen import COLOURS, Screen, clean, json_text
 from parkade.cli.source import SOCKET_NAME
 from parkade.clock import SystemClock
 from parkade.control import ControlClient, ControlError
@@ -50,7 +49,7 @@ def tail(
             click.echo(f"parkade: {page['dropped']} events were missed", err=True)
         for event in page["events"]:
             if is_jsonl:
-                click.echo(msgspec.json.encode(event).decode())
+                click.echo(json_text(event))
             else:
                 screen.line(_line(screen, event))
         since = page["next"]
