@@ -96,11 +96,15 @@ class Desk:
 
     def check(self, call: str) -> None:
         """Raises `ForkedEngine` in a fork, `EngineClosed` when the engine has stopped."""
+        self.check_process()
+        if not self.is_open:
+            raise EngineClosed(call)
+
+    def check_process(self) -> None:
+        """Raises `ForkedEngine` in a fork."""
         pid = os.getpid()
         if pid != self.runtime.pid:
             raise ForkedEngine(opened_in_pid=self.runtime.pid, pid=pid)
-        if not self.is_open:
-            raise EngineClosed(call)
 
     # ------------------------------------------------------------------------------ requests
 

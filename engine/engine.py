@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import weakref
@@ -77,7 +78,7 @@ class Engine(Looking):
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
     """
 
-    _temporary_place: tempfile.TemporaryDirectory[str] | None = None
+    _temporary_place: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -153,7 +154,8 @@ class Engine(Looking):
     def __exit__(
         self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.stop()
+        with contextlib.suppress(ForkedEngine):  # a fork leaves the block too: nothing of it is its
+            self.stop()
 
     async def __aenter__(self) -> Self:
         return await self.astart()
@@ -161,7 +163,8 @@ class Engine(Looking):
     async def __aexit__(
         self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self.astop()
+        with contextlib.suppress(ForkedEngine):
+            await self.astop()
 
     def start(self) -> Self:
         """Opens the directory and begins to run what is due; async handlers run on a loop of the
@@ -190,9 +193,9 @@ class Engine(Looking):
         return await asyncio.to_thread(self._stop, drain, cancel)
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> Self:
+        self._check_process()
         with self._changing:
             if self._desk is not None:
-                self._desk.check("engine.start")
                 return self
             try:
                 self._open(loop)
@@ -200,6 +203,13 @@ class Engine(Looking):
                 self._leave_place()
                 raise
             return self
+
+    def _check_process(self) -> None:
+        """Raises `ForkedEngine`. Asked before the lock is: one that another thread had when the
+        fork was made is never free there."""
+        desk = self._desk
+        if desk is not None:
+            desk.check_process()
 
     def _open(self, loop: asyncio.AbstractEventLoop | None) -> None:
         directory = own_directory(
@@ -235,22 +245,24 @@ class Engine(Looking):
         """The directory to open: a temporary one for what is to survive nothing."""
         if not self._options.is_temporary:
             return self.path
-        self._temporary_place = tempfile.TemporaryDirectory(prefix="parkade-")
-        return self._temporary_place.name
+        place = tempfile.mkdtemp(prefix="parkade-")
+        # Also at the end of the interpreter: but not of a fork's, which has the same engine.
+        self._temporary_place = weakref.finalize(self, _remove_own, place, os.getpid())
+        return place
 
     def _leave_place(self) -> None:
         if self._temporary_place is not None:
-            self._temporary_place.cleanup()
+            self._temporary_place()
             self._temporary_place = None
 
     def _stop(self, drain: Duration, cancel: Duration) -> StopReport:
         drain_ms = parse_duration_ms(drain, what="engine.stop(drain)")
         cancel_ms = parse_duration_ms(cancel, what="engine.stop(cancel)")
+        self._check_process()
         with self._changing:
             desk = self._desk
             if desk is None:
                 return StopReport(clean=True, finished=0, cancelled=0, given_back=0, zombies=0)
-            desk.check("engine.stop")
             desk.check_may_stop()
             desk.close()
             try:
@@ -450,6 +462,11 @@ _OPTIONS = (
 
 # Threads of ours are daemons: whoever forgets to stop an engine still leaves it closed cleanly.
 _open_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def _remove_own(place: str, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @atexit.register

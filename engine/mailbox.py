@@ -6,10 +6,13 @@ writes. Whoever waits leaves something to call; putting calls it once.
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
+
+from parkade.errors import ForkedEngine
 
 __all__ = ["EMPTY", "Empty", "Mailbox"]
 
@@ -32,6 +35,7 @@ class Mailbox(Generic[T]):
         self._taken = 0
         self._is_shut = False
         self._waiting: deque[Callable[[], object]] = deque()
+        self._pid = os.getpid()
 
     def put(self, things: Sequence[T]) -> None:
         self._kept.extend(things)
@@ -44,6 +48,10 @@ class Mailbox(Generic[T]):
         self._wake()
 
     def take(self) -> T | Empty:
+        """What was put first. Raises `ForkedEngine` in a fork, where nothing will be put."""
+        pid = os.getpid()
+        if pid != self._pid:
+            raise ForkedEngine(opened_in_pid=self._pid, pid=pid)
         try:
             thing = self._kept.popleft()
         except IndexError:
