@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import weakref
@@ -42,6 +41,7 @@ from parkade.policies import RetryPolicy, as_policy
 from parkade.remarks import remark_on_open
 from parkade.runtime import Runtime, RuntimeOptions
 from parkade.steering import Breakers, Limits
+from parkade.store.disk import Disk
 from parkade.submitting import Submitting, chunks
 from parkade.subscription import BUFFER_EVENTS, Subscription, subscribe
 from parkade.tasks import Task, Tasks
@@ -247,7 +247,9 @@ class Engine(Looking):
             return self.path
         place = tempfile.mkdtemp(prefix="parkade-")
         # Also at the end of the interpreter: but not of a fork's, which has the same engine.
-        self._temporary_place = weakref.finalize(self, _remove_own, place, os.getpid())
+        self._temporary_place = weakref.finalize(
+            self, _remove_own, self._options.disk, place, os.getpid()
+        )
         return place
 
     def _leave_place(self) -> None:
@@ -464,9 +466,10 @@ _OPTIONS = (
 _open_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
 
-def _remove_own(place: str, pid: int) -> None:
+def _remove_own(disk: Disk, place: str, pid: int) -> None:
     if os.getpid() == pid:
-        shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            disk.remove_tree(place)
 
 
 @atexit.register

@@ -153,6 +153,7 @@ class Ledger:
             for planned in self._planned:
                 if planned[0] == call and planned[1] in site.line.file:
                     self._planned.remove(planned)
+                    self.leave()
                     if self.fault is not None and site == self.fault.site:
                         self.failed[site] += 1
                     raise OSError(planned[2], os.strerror(planned[2]), str(site))
@@ -228,9 +229,10 @@ class SiteDisk(RealDisk):
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Handle:
         self._ledger.meet("open", takes_room=create)
-        handle = super().open(path, create=create, read_only=read_only)
-        self._ledger.leave()
-        return handle
+        try:
+            return super().open(path, create=create, read_only=read_only)
+        finally:
+            self._ledger.leave()
 
     def close(self, handle: Handle) -> None:
         super().close(handle)  # the system gives a descriptor back whatever it answers
@@ -297,8 +299,10 @@ class SiteDisk(RealDisk):
 
     def mkdir(self, path: str) -> None:
         self._ledger.meet("mkdir")
-        super().mkdir(path)
-        self._ledger.leave()
+        try:
+            super().mkdir(path)
+        finally:
+            self._ledger.leave()
 
     def rename(self, old: str, new: str) -> None:
         self._ledger.meet("rename", takes_room=False)
@@ -307,13 +311,17 @@ class SiteDisk(RealDisk):
 
     def unlink(self, path: str) -> None:
         self._ledger.meet("unlink")
-        super().unlink(path)
-        self._ledger.leave()
+        try:
+            super().unlink(path)
+        finally:
+            self._ledger.leave()
 
     def remove_tree(self, path: str) -> None:
         self._ledger.meet("remove_tree")
-        super().remove_tree(path)
-        self._ledger.leave()
+        try:
+            super().remove_tree(path)
+        finally:
+            self._ledger.leave()
 
     def free_space(self, path: str) -> int:
         self._ledger.meet("free_space")
