@@ -27,6 +27,7 @@ BOUNDS = {  # caches whose ends would not be met in a test
     "parkade.feed.RING_EVENTS": 20,
     "parkade.levers.HOUSE_JOURNAL_BYTES": 2_000,
     "parkade.shard.lanes.DROPPED_MAX": 0,
+    "parkade.store.agenda.TALLIES_MAX": 0,
     "parkade.guards.PLANS_MAX": 8,
     "parkade.guards.IDLE_METERS_MIN": 8,
     "parkade.progress_events.REMEMBERED_MAX": 8,
