@@ -30,6 +30,7 @@ from parkade.store.rows import pack_serials
 __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
+PLAIN_STATES = (PENDING, DONE)
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
@@ -68,28 +69,36 @@ class Checkpoint:
         for serial, ticket in slice_of:
             if ticket is None:
                 self._forget(serial)
-            elif ticket.state == PENDING and ticket.options is None and is_new(serial):
+            elif ticket.state in PLAIN_STATES and ticket.options is None and is_new(serial):
                 plain.append(ticket)
             else:
                 self._write(serial, ticket)
-        for task, listed in groupby(plain, attrgetter("task")):
-            self._write_plain(task, list(listed))
+        for (task, state), listed in groupby(plain, attrgetter("task", "state")):
+            self._write_plain(task, state, list(listed))
         if len(slice_of) < ticket_count:
             self._build_rest()
             self.is_building = False
 
-    def _write_plain(self, task: str, tickets: list[Ticket]) -> None:
-        """What `_write` does, for what most tickets are at their first checkpoint: new, pending,
-        without options. A sleeper is encoded once in its life, so this is what parking costs."""
-        batch, lane_number = self.batch, self._core.lane_number(tickets[0].lane)
+    def _write_plain(self, task: str, state: int, tickets: list[Ticket]) -> None:
+        """What `_write` does, for what most tickets are at their first checkpoint: new, without
+        options, and asleep or done. Most are encoded once in their lives, so this is what parking
+        and lives cost."""
+        batch, lane_number = self.batch, 0
         serials = [ticket.serial for ticket in tickets]
         keys = pack_serials(serials)
         batch.heads.update(zip(serials, map(encode_ticket, tickets), strict=True))
-        batch.agenda += [
-            pack_entry(ticket.due_ms, ticket.serial, ticket.first_due_ms, lane_number)
-            for ticket in tickets
-        ]
-        for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
+        if state == PENDING:
+            lane_number = self._core.lane_number(tickets[0].lane)
+            batch.agenda += [
+                pack_entry(ticket.due_ms, ticket.serial, ticket.first_due_ms, lane_number)
+                for ticket in tickets
+            ]
+        else:
+            digest = task_digest(task)
+            batch.ended += [
+                pack_ended(state, digest, ticket.finished_ms, ticket.serial) for ticket in tickets
+            ]
+        for prefix in (task_prefix(task, state), state_prefix(state)):
             batch.index_runs.setdefault(prefix, []).extend(keys)
         for serial_key, ticket in zip(keys, tickets, strict=True):
             if ticket.key is not None:

@@ -222,8 +222,8 @@ class Shard(Applying):
         return ENTRY_WAITS if seat == WAITING else ENTRY_AGENDA
 
     def is_new_to_agenda(self, serial: int) -> bool:
-        """Whether the store has no version of a pending ticket, and its entry belongs in the
-        agenda."""
+        """Whether the store has no version of a ticket, and its entry, if it is pending, belongs in
+        the agenda."""
         if serial in self.memory.stored_at:
             return False
         return self.placement.lanes.seats.get(serial) not in (SPILLED, WAITING)
@@ -258,7 +258,7 @@ class Shard(Applying):
         assert flight is not None, "no checkpoint is under way"
         for serial, move in flight.moves.items():
             self.placement.move_completed(serial, move)
-        self.memory.complete(cut_lsn, placed, self.placement.keeps, self.placement.is_far)
+        self.memory.complete(cut_lsn, placed, self.placement.keeps, self.placement.may_go)
         self.memory.completed_commit = commit
         lanes.rows_counted(lane_rows, wait_rows, lane_tickets)
         self.placement.completed()

@@ -297,12 +297,11 @@ class Memory:
         lsn: int,
         placed: Mapping[int, Placed | None],
         keeps: Callable[[Ticket, StoredAt | None], bool],
-        is_far: Callable[[Ticket], bool],
+        may_go: Callable[[Ticket], bool],
     ) -> Generation:
         """The commit is done: what is in neither generation is clean, and leaves memory unless
-        `keeps` says that it is needed, told how the store has it if that is new. `is_far`: a
-        pending ticket that nothing but the agenda needs to know. The generation that was in
-        flight."""
+        `keeps` says that it is needed, told how the store has it if that is new. `may_go` says of a
+        plain one (`Placed`) that it is not. The generation that was in flight."""
         flight = self.flight
         assert flight is not None, "no checkpoint is under way"
         self.flight = None
@@ -320,13 +319,13 @@ class Memory:
             at = placed[serial]
             assert at is not None, serial
             if isinstance(at, int):
-                if serial not in dirty and is_far(ticket):
+                if serial not in dirty and may_go(ticket):
                     if ticket.unique is not None or serial in payloads:
                         self.evict(ticket)
                     else:
                         del hot[serial]
                     continue
-                at = StoredAt(PENDING, ticket.due_ms, ticket.first_due_ms, at)
+                at = StoredAt(ticket.state, ticket.due_ms, ticket.first_due_ms, at)
             stored_at[serial] = at
             if serial in dirty:
                 continue

@@ -393,8 +393,11 @@ class Placement(Horizon):
             return self.lanes.keeps(ticket, seat, at) or self._disarm_far(ticket)
         return ticket.due_ms << SERIAL_BITS | ticket.serial <= self.horizon
 
-    def is_far(self, ticket: Ticket) -> bool:
-        """Whether a pending ticket without `expires` has no seat and is past the horizon."""
+    def may_go(self, ticket: Ticket) -> bool:
+        """Whether a clean ticket, pending or done, and without `expires`, is not needed in memory:
+        it is done, or has no seat and is past the horizon."""
+        if ticket.state != PENDING:
+            return True
         if ticket.serial in self.lanes.seats:
             return False
         return ticket.due_ms << SERIAL_BITS | ticket.serial > self.horizon

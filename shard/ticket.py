@@ -103,9 +103,9 @@ class StoredAt(NamedTuple):
 
 
 Placed: TypeAlias = StoredAt | int
-"""How a checkpoint leaves a ticket; of a new one that is pending, without options and with its
-entry in the agenda the lane number alone: its head says the rest, and most of those leave memory
-with the checkpoint."""
+"""How a checkpoint leaves a ticket. Of a plain one (new, without options; pending with its entry in
+the agenda, or done) the lane number alone, 0 if it is done: its head says the rest, and most of
+those leave memory with the checkpoint."""
 
 
 class TicketId(NamedTuple):

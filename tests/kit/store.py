@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from parkade.shard import (
+    DONE,
     ENTRY_AGENDA,
     ENTRY_LANE,
     ENTRY_WAITS,
@@ -106,9 +107,9 @@ class Building:
             expiry_ms = expiry_of(ticket)
         at = stored_at(ticket, number, kind == ENTRY_LANE, expiry_ms)
         at = at._replace(in_waits=kind == ENTRY_WAITS)
-        is_plain = ticket.state == PENDING and ticket.options is None
+        is_plain = ticket.state in (PENDING, DONE) and ticket.options is None
         is_plain = is_plain and core.is_new_to_agenda(serial)
-        batch.placed[serial] = number if is_plain else at
+        batch.placed[serial] = at.lane_number if is_plain else at
         if at == before:
             return
         if before is not None and before.state == PENDING:

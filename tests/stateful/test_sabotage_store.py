@@ -111,8 +111,8 @@ def what_changed_during_a_flight_stays_in_memory(shard: Stepped) -> None:
 def the_dirty_evicted(patch: pytest.MonkeyPatch) -> None:
     complete = Memory.complete
 
-    def completed(self: Memory, lsn: int, placed: Any, keeps: Any, is_far: Any) -> Any:
-        flight = complete(self, lsn, placed, keeps, is_far)
+    def completed(self: Memory, lsn: int, placed: Any, keeps: Any, may_go: Any) -> Any:
+        flight = complete(self, lsn, placed, keeps, may_go)
         for serial, ticket in list(self.dirty.tickets.items()):
             if ticket is not None and not keeps(ticket, False):
                 del self.dirty.tickets[serial]

@@ -97,8 +97,8 @@ def a_dirty_ticket_stays_hot_at_a_completion() -> None:
 def all_of_the_flight_evicted(patch: pytest.MonkeyPatch) -> None:
     complete = Memory.complete
 
-    def forgetful(self: Memory, lsn: int, placed: Any, keeps: Any, is_far: Any) -> Generation:
-        flight = complete(self, lsn, placed, keeps, is_far)
+    def forgetful(self: Memory, lsn: int, placed: Any, keeps: Any, may_go: Any) -> Generation:
+        flight = complete(self, lsn, placed, keeps, may_go)
         for serial in flight.tickets:
             self.hot.pop(serial, None)
         return flight
