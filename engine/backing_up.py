@@ -7,20 +7,20 @@ manifest, and gets both when all of it is there and synced: what was left half-w
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from parkade.apart import ChildDied, ask_back, lines_apart, serve_lines
 from parkade.clock import SystemClock
-from parkade.errors import ConfigError, StorageDamaged, StorageError
+from parkade.errors import ConfigError, StorageDamaged
 from parkade.house import HOUSE_NUMBER, House
 from parkade.limits import SERIAL_LEASE
 from parkade.onlooker import Onlooker
 from parkade.opening import Identity, shard_directory
 from parkade.reader import existing_manifest
 from parkade.store.copying import copy_journal, copy_store
-from parkade.store.disk import Disk, RealDisk, parent_of
+from parkade.store.disk import Disk, RealDisk, let_go, parent_of
 from parkade.store.environment import LOCK_FILE
 from parkade.store.errors import Damage, LockedByOther, ReadFailed, StoreError
 from parkade.store.journal import Sizing
@@ -29,7 +29,7 @@ from parkade.store.lock import read_owner
 from parkade.store.manifest import NAME as MANIFEST_NAME
 from parkade.store.manifest import Manifest
 from parkade.store.record import Leased
-from parkade.translating import opening_error, shard_error
+from parkade.translating import opening_error, work_error
 from parkade.verifying import verify_parts
 
 __all__ = ["Copied", "back_up", "copied_directory", "held_still", "lease_ahead", "restore"]
@@ -85,7 +85,8 @@ def _copied(source: str, asked: dict[str, Any], reply: Callable[[str], Any] | No
     try:
         (said,) = lines_apart(__name__, asked, reply)
     except ChildDied as death:
-        remove_partial(RealDisk(), asked["target"])
+        with suppress(OSError):
+            remove_partial(RealDisk(), asked["target"])
         raise StorageDamaged(
             source, shard=None, where="its stores",
             reason=f"reading them ended the process that read them ({death.reason})",
@@ -128,11 +129,12 @@ def copied_directory(disk: Disk, target: str) -> Generator[str, None, None]:
         disk.rename(partial, target)
         disk.fsync_directory(parent_of(target))
     except BaseException:
-        disk.remove_tree(partial)
+        with suppress(OSError):  # what is left there opens as nothing, and is told as what it is
+            disk.remove_tree(partial)
         raise
     finally:
         if handle is not None:
-            disk.close(handle)
+            let_go(disk, handle)
 
 
 def remove_partial(disk: Disk, target: str) -> None:
@@ -162,20 +164,30 @@ def _is_part(name: str) -> bool:
 
 @contextmanager
 def held_still(disk: Disk, path: str) -> Generator[None, None, None]:
-    """Keeps engines out of a directory, writing nothing. Raises `EngineInUse`."""
+    """Keeps engines out of a directory, writing nothing. Raises `EngineInUse`, `ReadFailed`."""
     name = f"{path}/{LOCK_NAME}"
     if not disk.exists(name):
         yield
         return
-    handle = disk.open(name, read_only=True)
     try:
-        if not disk.flock(handle):
+        handle = disk.open(name, read_only=True)
+    except OSError as error:
+        raise ReadFailed(name, error.errno or 0) from error
+    try:
+        if not _is_free(disk, handle, name):
             owner = read_owner(disk, path)
             locked = LockedByOther(path, {} if owner is None else owner.facts())
             raise opening_error(path, locked, SystemClock().now_ms())
         yield
     finally:
-        disk.close(handle)
+        let_go(disk, handle)
+
+
+def _is_free(disk: Disk, handle: int, name: str) -> bool:
+    try:
+        return disk.flock(handle)
+    except OSError as error:
+        raise ReadFailed(name, error.errno or 0) from error
 
 
 def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -194,10 +206,8 @@ def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
             tickets = _verified(disk, source, partial, manifest, deep=is_restore)
             disk.replace_file(f"{partial}/{MANIFEST_NAME}", manifest.encode())
             size = _tree_bytes(disk, partial)
-    except StoreError as error:
-        raise shard_error(source, None, error) from error
-    except OSError as error:
-        raise StorageError(shard=None, what="be copied", reason=str(error)) from error
+    except (StoreError, OSError) as error:
+        raise work_error(source, None, f"be copied to {target}", error) from error
     yield {"path": target, "tickets": tickets, "bytes": size}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from parkade.apart import ChildDied, lines_apart, serve_lines
 from parkade.backing_up import held_still
 from parkade.clock import SystemClock
-from parkade.errors import StorageDamaged, StorageError
+from parkade.errors import StorageDamaged
 from parkade.house import HOUSE_NUMBER
 from parkade.onlooker import Onlooker
 from parkade.reader import existing_manifest
@@ -18,7 +18,8 @@ from parkade.store.copying import copy_store
 from parkade.store.disk import Disk, RealDisk
 from parkade.store.environment import DATA_FILE, LOCK_FILE
 from parkade.store.errors import StoreError
-from parkade.translating import shard_error
+from parkade.store.manifest import Manifest
+from parkade.translating import work_error
 
 __all__ = ["compact"]
 
@@ -43,22 +44,27 @@ def compact(path: str) -> Iterator[dict[str, Any]]:
 def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     disk, path = RealDisk(), str(asked["path"])
     manifest = existing_manifest(disk, path, SystemClock().now_ms())
-    with held_still(disk, path):
-        for number in (HOUSE_NUMBER, *range(manifest.shards)):
-            is_house = number == HOUSE_NUMBER
-            part = Onlooker(
-                disk, path, manifest.salt, number,
-                place="house" if is_house else None, is_still=True,
-            )  # fmt: skip
-            try:
-                before, after = _rewrite(disk, part)
-            except StoreError as error:
-                raise shard_error(path, None if is_house else number, error) from error
-            except OSError as error:
-                shard = None if is_house else number
-                raise StorageError(shard=shard, what="be rewritten", reason=str(error)) from error
-            name = "house" if is_house else f"shard {number:02d}"
-            yield {"part": name, "before_bytes": before, "after_bytes": after}
+    try:
+        with held_still(disk, path):
+            yield from _parts(disk, path, manifest)
+    except StoreError as error:
+        raise work_error(path, None, "be compacted", error) from error
+
+
+def _parts(disk: Disk, path: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    for number in (HOUSE_NUMBER, *range(manifest.shards)):
+        is_house = number == HOUSE_NUMBER
+        part = Onlooker(
+            disk, path, manifest.salt, number,
+            place="house" if is_house else None, is_still=True,
+        )  # fmt: skip
+        try:
+            before, after = _rewrite(disk, part)
+        except (StoreError, OSError) as error:
+            shard = None if is_house else number
+            raise work_error(path, shard, "be compacted", error) from error
+        name = "house" if is_house else f"shard {number:02d}"
+        yield {"part": name, "before_bytes": before, "after_bytes": after}
 
 
 def _rewrite(disk: Disk, part: Onlooker) -> tuple[int, int]:

@@ -37,7 +37,7 @@ from parkade.store.record import AnyRecord, Buried, ErrorText, Leased, RecordDam
 from parkade.store.rows import unseal
 from parkade.store.salvage import read_rows
 from parkade.store.segment import read_frames
-from parkade.translating import opening_error, shard_error
+from parkade.translating import opening_error, work_error
 from parkade.verifying import verify_parts
 from parkade.version import VERSION
 
@@ -101,8 +101,8 @@ def repair(source: str, target: str, *, is_past_holes: bool = False) -> Repair:
             report.parts = [work.house(house), *shards]
             _check_sound(disk, partial, manifest)
             disk.replace_file(f"{partial}/{MANIFEST_NAME}", manifest.encode())
-    except StoreError as error:
-        raise shard_error(target, None, error) from error
+    except (StoreError, OSError) as error:
+        raise work_error(source, None, f"be repaired into {target}", error) from error
     return report
 
 

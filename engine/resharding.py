@@ -68,13 +68,15 @@ class Tools:
     sizing: Sizing | None = None
 
 
-def plan_reshard(tools: Tools, path: str, manifest: Manifest, to: int) -> Plan:
-    """Reads the directory, and changes nothing; an engine may run on it. Raises what looking at a
-    damaged shard raises."""
+def plan_reshard(
+    tools: Tools, path: str, manifest: Manifest, to: int, *, is_owned: bool = False
+) -> Plan:
+    """Reads the directory, and changes nothing; an engine may run on it, or it `is_owned` by the
+    caller. Raises what looking at a damaged shard raises."""
     tickets = need_bytes = 0
     for number in range(manifest.shards):
         with _of_shard(path, number):
-            onlooker = Onlooker(tools.disk, path, manifest.salt, number)
+            onlooker = Onlooker(tools.disk, path, manifest.salt, number, is_still=is_owned)
             try:
                 with onlooker.sight() as sight:
                     tickets += sum(sight.core.counters.values())
@@ -108,7 +110,7 @@ def _reshard(tools: Tools, path: str, to: int, told: Told) -> Plan:
     )
     try:
         manifest = directory.manifest
-        plan = plan_reshard(tools, path, manifest, to)
+        plan = plan_reshard(tools, path, manifest, to, is_owned=True)
         if to == manifest.shards:
             return plan
         if not plan.has_room:

@@ -1,5 +1,6 @@
 """The child of a repair: reads one table of a damaged store at a time, and says how far it came."""
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import lmdb
 
 from parkade.apart import ChildDied, lines_apart, serve_lines
 from parkade.store.disk import Disk
-from parkade.store.errors import StoreError
+from parkade.store.errors import StoreError, write_error
 from parkade.store.salvage import (
     BACKWARD,
     FORWARD,
@@ -39,7 +40,9 @@ class _Step(NamedTuple):
 
 
 def salvage_stores(disk: Disk, places: Sequence[tuple[str, str]]) -> list[Salvaged]:
-    """Reads what can be read of stores: (directory, new file for its rows) each."""
+    """Reads what can be read of stores: (directory, new file for its rows) each.
+
+    Raises `NoRoom`, `WriteFailed` where a file for rows cannot be written."""
     results = [Salvaged(target) for _, target in places]
     steps: list[_Step] = []
     for number, (directory, _) in enumerate(places):
@@ -56,6 +59,9 @@ def salvage_stores(disk: Disk, places: Sequence[tuple[str, str]]) -> list[Salvag
             for said in lines_apart(__name__, {"steps": asked}):
                 step = steps[done]
                 done += 1
+                if said["errno"]:
+                    target = results[step.store].rows
+                    raise write_error(target, OSError(said["errno"], said["why"]))
                 if not said["is_whole"]:
                     again += _broken(results[step.store], step, said["why"])
         except ChildDied as death:
@@ -98,12 +104,14 @@ def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if way == BACKWARD:
             for row in read_rows(target, table):
                 last = row.key + row.stored if table == "indexes" else row.key
-        why = "it cannot be walked to its end"
+        why, code = "it cannot be walked to its end", 0
         try:
             is_whole = salvage_step(directory, table, way, target, last)
         except (lmdb.Error, StoreError) as error:
             is_whole, why = False, str(error)
-        yield {"is_whole": is_whole, "why": why}
+        except OSError as error:
+            is_whole, why, code = False, str(error), error.errno or errno.EIO
+        yield {"is_whole": is_whole, "why": why, "errno": code}
 
 
 if __name__ == "__main__":

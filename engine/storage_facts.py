@@ -8,7 +8,7 @@ from parkade.facts import plain
 from parkade.house import HOUSE_NUMBER
 from parkade.onlooker import Onlooker
 from parkade.store.disk import Disk
-from parkade.store.errors import StoreError
+from parkade.store.errors import ReadFailed, StoreError
 from parkade.store.manifest import Manifest
 from parkade.store.snapshot import Snapshot
 
@@ -47,7 +47,7 @@ def _store(disk: Disk, part: Onlooker, snapshot: Snapshot) -> dict[str, Any]:
     return {
         "tickets": sum(snapshot.counters().values()),
         "entries": pages.entries,
-        "file_bytes": disk.stat(snapshot.path).size_bytes,
+        "file_bytes": _file_bytes(disk, snapshot.path),
         "page_bytes": pages.page_bytes,
         "used_pages": pages.used,
         "free_pages": pages.free,
@@ -57,6 +57,13 @@ def _store(disk: Disk, part: Onlooker, snapshot: Snapshot) -> dict[str, Any]:
         "epoch": state.epoch,
         "settled_at": plain(datetime_of(state.settled_ms)) if state.settled_ms else None,
     }
+
+
+def _file_bytes(disk: Disk, path: str) -> int:
+    try:
+        return disk.stat(path).size_bytes
+    except OSError as error:
+        raise ReadFailed(path, error.errno or 0) from error
 
 
 def _journal(part: Onlooker, snapshot: Snapshot) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the store raises, as the errors that people see: with a code, and with what to do."""
 
+import errno
 import os
 import socket
 from typing import Any
@@ -17,10 +18,13 @@ from parkade.errors import (
 from parkade.reading import DamagedTicket
 from parkade.shard.lane import LaneLost
 from parkade.store import errors as store
+from parkade.store.manifest import NAME as MANIFEST_NAME
 from parkade.store.rows import RowDamaged
 from parkade.version import FORMAT_MAX, VERSION
 
-__all__ = ["opening_error", "shard_error"]
+__all__ = ["opening_error", "shard_error", "work_error"]
+
+_NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def shard_error(
@@ -59,6 +63,33 @@ def shard_error(
     return StorageError(shard=shard, what=what, reason=_reason(error))
 
 
+def work_error(
+    directory: str, shard: int | None, what: str, error: store.StoreError | OSError
+) -> ParkadeError:
+    """Why a tool that works on a closed directory could not go on; `what` it was to become, like
+    "be compacted". Nothing that was there is lost by it, whatever the error is."""
+    code = getattr(error, "code", None) or getattr(error, "errno", None)
+    if isinstance(error, store.NoRoom) or code in (errno.ENOSPC, errno.EDQUOT):
+        failed: ParkadeError = StorageFull(shard=shard or 0)
+        advice = "Free space, and run the same command again"
+    elif code in _NO_RIGHTS:
+        return ConfigError(
+            f"{directory} could not {what}: {error}. Nothing of it was changed. Run this as a user "
+            "who may read and write all that it takes",
+            code="PK-111",
+        )
+    elif isinstance(error, store.WriteFailed | store.ReadFailed | OSError):
+        failed = StorageError(shard=shard, what=what, reason=str(error))
+        advice = "Look at the disk, and run the same command again"
+    else:
+        return shard_error(directory, shard, error)
+    failed.args = (
+        f"{directory} could not {what}: {error}. What was in it is as it was. {advice} "
+        f"[{failed.code}]",
+    )
+    return failed
+
+
 def _reason(error: BaseException) -> str:
     return getattr(error, "reason", None) or str(error) or type(error).__name__
 
@@ -83,13 +114,16 @@ def opening_error(directory: str, error: store.StoreError, now_ms: int) -> Parka
 
 
 def _too_new(directory: str, error: store.FormatTooNew) -> FormatTooNew:
-    return FormatTooNew(
-        directory,
+    is_whole = os.path.basename(error.path) == MANIFEST_NAME
+    found = FormatTooNew(
+        directory if is_whole else error.path,
         written_by=error.written_by or "a later version",
         written_format=error.found,
         version=VERSION,
         format_max=FORMAT_MAX,
     )
+    found.directory = directory
+    return found
 
 
 def in_use(directory: str, owner: dict[str, Any], now_ms: int) -> EngineInUse:

@@ -166,8 +166,9 @@ class RealDisk(Disk):
         self._has_dsync = hasattr(os, "pwritev") and hasattr(os, "RWF_DSYNC")
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Handle:
-        flags = os.O_RDONLY if read_only else os.O_RDWR
-        return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o600)
+        # Of no account for a file; a pipe in the place of one would keep us waiting for ever.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDONLY if read_only else os.O_RDWR)
+        return os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
 
     def close(self, handle: Handle) -> None:
         os.close(handle)

@@ -44,7 +44,8 @@ def salvage_step(directory: str, table: str, way: str, target: str, last: bytes)
     """Appends the rows of one table to the file `target`; whether the walk came to its end.
 
     Backward it ends at the key `last`, where the walk from the front ended. Raises `lmdb.Error`
-    where not even a beginning can be made.
+    and `ReadFailed` where not even a beginning can be made; `OSError` where `target` cannot be
+    written.
     """
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     environment = open_plain(directory)
@@ -111,7 +112,9 @@ def _walk_back(
 
 def _write(descriptor: int, number: int, row: tuple[bytes, bytes]) -> None:
     key, stored = row
-    os.write(descriptor, _ROW.pack(number, len(key), len(stored)) + key + stored)
+    rest = memoryview(_ROW.pack(number, len(key), len(stored)) + key + stored)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def read_rows(target: str, *tables: str) -> Iterator[SalvagedRow]:

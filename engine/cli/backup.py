@@ -18,7 +18,7 @@ __all__ = ["backup", "restore"]
 
 
 @click.command()
-@click.argument("dest", type=click.Path())
+@click.argument("dest", type=click.Path(readable=False))
 @output_options
 @click.pass_context
 def backup(ctx: click.Context, dest: str, is_json: bool, is_jsonl: bool) -> None:
@@ -39,8 +39,8 @@ def backup(ctx: click.Context, dest: str, is_json: bool, is_jsonl: bool) -> None
 
 
 @click.command()
-@click.argument("source", type=click.Path())
-@click.argument("dest", type=click.Path(), required=False)
+@click.argument("source", type=click.Path(readable=False))
+@click.argument("dest", type=click.Path(readable=False), required=False)
 @output_options
 @click.pass_context
 def restore(

@@ -17,7 +17,7 @@ import msgspec
 
 from parkade.clock import Clock
 from parkade.directory import FILES_BESIDE, FILES_PER_SHARD
-from parkade.store.disk import Disk
+from parkade.store.disk import Disk, let_go
 from parkade.version import VERSION
 from parkade.wording import bytes_text, count_text, span_text
 
@@ -63,7 +63,7 @@ def time_syncs(disk: Disk, directory: str, clock: Clock) -> int:
             disk.pwrite_durable(handle, (number.to_bytes(512, "little"),), 512 * number)
         return (clock.monotonic_ms() - began_ms) * 1_000 // SYNCS
     finally:
-        disk.close(handle)
+        let_go(disk, handle)
         disk.unlink(path)
 
 

@@ -84,10 +84,10 @@ def _checks(disk: Disk, path: str, app: str | None) -> Iterator[Check]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     shards = SHARDS_DEFAULT if manifest is None else manifest.shards
     yield check_descriptors(-1 if soft == resource.RLIM_INFINITY else soft, shards)
-    free_bytes = disk.free_space(place)
+    free_bytes = _free_bytes(disk, place)
     if manifest is None:
         yield check_clock(clock.now_ms(), 0, _is_clock_synced())
-        yield check_free_space(free_bytes, 0, 0)
+        yield _check_room(free_bytes, 0, 0)
         yield Check("directory", WARN, f"{path} is not there", "an engine makes it")
     else:
         yield from _of_directory(disk, path, manifest, free_bytes, clock.now_ms(), app)
@@ -96,7 +96,7 @@ def _checks(disk: Disk, path: str, app: str | None) -> Iterator[Check]:
 
 
 def _of_directory(
-    disk: Disk, path: str, manifest: Manifest, free_bytes: int, now_ms: int, app: str | None
+    disk: Disk, path: str, manifest: Manifest, free_bytes: int | None, now_ms: int, app: str | None
 ) -> Iterator[Check]:
     parts = list(storage_facts(disk, path, manifest))
     whole = [part for part in parts if not part["error"]]
@@ -105,7 +105,7 @@ def _of_directory(
     yield check_clock(now_ms, settled_ms, _is_clock_synced())
     stores = [part["file_bytes"] for part in whole]
     stored_bytes = sum(stores) + sum(part["journal_file_bytes"] for part in whole)
-    yield check_free_space(free_bytes, stored_bytes, max(stores, default=0))
+    yield _check_room(free_bytes, stored_bytes, max(stores, default=0))
     wrong = [part for part in parts if part["error"] or part["journal_damage"]]
     for part in wrong:
         text = f"{part['part']}: {part['error'] or part['journal_damage']}"
@@ -115,9 +115,25 @@ def _of_directory(
     status = ask(path, "status")
     states: dict[str, int] = status["states"]
     ended, tickets = sum(states[state] for state in ENDED), sum(states.values())
-    yield check_retention(ended, tickets, free_bytes, stored_bytes)
+    yield check_retention(
+        ended, tickets, stored_bytes if free_bytes is None else free_bytes, stored_bytes
+    )
     if app is not None:
         yield _check_tasks(app, status["tasks"])
+
+
+def _free_bytes(disk: Disk, place: str) -> int | None:
+    """None where the system does not tell."""
+    try:
+        return disk.free_space(place)
+    except OSError:
+        return None
+
+
+def _check_room(free_bytes: int | None, stored_bytes: int, store_bytes_max: int) -> Check:
+    if free_bytes is None:
+        return Check("space", BAD, "the system does not tell how much is free", "look at the disk")
+    return check_free_space(free_bytes, stored_bytes, store_bytes_max)
 
 
 def _check_tasks(app: str, tasks: dict[str, dict[str, int]]) -> Check:

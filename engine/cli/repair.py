@@ -19,8 +19,8 @@ SHOWN_MAX = 50  # of one part, on a screen; --json has all
 
 
 @click.command()
-@click.argument("source", type=click.Path())
-@click.argument("dest", type=click.Path())
+@click.argument("source", type=click.Path(readable=False))
+@click.argument("dest", type=click.Path(readable=False))
 @click.option(
     "--past-holes",
     "is_past_holes",

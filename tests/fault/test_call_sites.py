@@ -18,6 +18,7 @@ import pytest
 
 from kit.one_life import MODES, OneLife, copy_twice, lives, reshard_twice, small_limits, tickets_of
 from kit.sites import CODES, Fault, Ledger, Line, Site, SiteDisk, places_of, sites_in_source
+from kit.tool_life import TOOLS, run_tool
 from parkade.errors import ParkadeError
 from parkade.store.errors import WriteFailed
 from parkade.store.journal import Journal
@@ -29,11 +30,6 @@ SALT = b"salty"
 SITES_MIN = 75
 # Segments behind a hole: only a power cut leaves them, so no life of a process comes by.
 BEYOND = ("store/journal.py", "for scan in run.beyond:")
-# What an operator runs on a directory that no engine has: held to its own tests, not swept here.
-TOOLS = (
-    "engine/cli/", "engine/compacting.py", "engine/repairing.py", "engine/salvaging.py",
-    "engine/storage_facts.py", "store/journal_salvage.py", "store/manifest_salvage.py",
-)  # fmt: skip
 ROOT = Path(__file__).parents[2]
 
 
@@ -71,17 +67,32 @@ def found_resharding(lived: Path, found: dict[Site, tuple[str, int]]) -> list[Si
     return sorted(set(ledger.counts) - set(found))
 
 
+@pytest.fixture(scope="module")
+def found_by_tool(
+    lived: Path, found: dict[Site, tuple[str, int]], found_copying: list[Site]
+) -> dict[Site, str]:
+    """The sites that only a tool comes by, and which one did first."""
+    by_tool: dict[Site, str] = {}
+    for name in TOOLS:
+        ledger = Ledger()
+        run_tool(name, lived / "disk", lived / name, ledger)
+        by_tool = dict.fromkeys(ledger.counts, name) | by_tool
+    return {site: by_tool[site] for site in sorted(by_tool) if site not in found}
+
+
 def test_all_of_them_together_come_by_every_line_that_asks_the_file_layer(
-    found: dict[Site, tuple[str, int]], found_copying: list[Site], found_resharding: list[Site]
+    found: dict[Site, tuple[str, int]],
+    found_copying: list[Site],
+    found_resharding: list[Site],
+    found_by_tool: dict[Site, str],
 ) -> None:
-    sites = [*found, *found_copying, *found_resharding]
+    sites = [*found, *found_copying, *found_resharding, *found_by_tool]
     met = {(site.line, site.way[0]) for site in sites}
     beyond = beyond_line()
     missed = [
         (file, lines.start, call)
         for file, lines, call in sites_in_source()
         if call != "exists"  # it has an answer for every error
-        and not file.startswith(TOOLS)
         and not any((Line(file, number), call) in met for number in lines)
     ]
     assert missed == [(beyond.file, beyond.number, "unlink")]
@@ -148,6 +159,37 @@ def test_a_reshard_that_fails_at_any_call_costs_no_ticket(
             raise AssertionError(f"{fault.site} failed with {fault.code}") from error
         assert ledger.failed == {fault.site: 1}, fault
     assert len(faults) > 20
+
+
+def test_a_tool_that_fails_at_any_call_says_so_and_costs_nothing(
+    lived: Path, found_by_tool: dict[Site, str], tmp_path: Path
+) -> None:
+    """What it works on is as it was, and what it was to make is whole or not there."""
+    before = tickets_of(lived / "disk")
+    unchanged = image_of(lived / "disk")
+    faults = [Fault(site, code) for site in found_by_tool for code in CODES[site.call]]
+    for number, fault in enumerate(faults):
+        name, target, ledger = found_by_tool[fault.site], tmp_path / f"{number}", Ledger(fault)
+        try:
+            text = run_tool(name, lived / "disk", target, ledger)
+            for left in (lived / "disk").glob("doctor.*"):
+                assert fault.site.call == "unlink"
+                left.unlink()
+            assert image_of(lived / "disk") == unchanged
+            if text:
+                assert re.search(r"\[PK-\d{3}\]|bad |cannot be listed|could not read", text), text
+            elif target.exists():
+                assert tickets_of(target) == before
+        except Exception as error:
+            raise AssertionError(f"{name}: {fault.site} failed with {fault.code}") from error
+        assert ledger.failed == {fault.site: 1}, fault
+    assert len(faults) > 40
+
+
+def image_of(path: Path) -> dict[str, bytes]:
+    """The bytes of all files but those of readers, which hold nothing of the directory's."""
+    files = (each for each in path.rglob("*") if each.is_file() and each.name != "lock.mdb")
+    return {str(each.relative_to(path)): each.read_bytes() for each in files}
 
 
 def beyond_line() -> Line:
