@@ -101,7 +101,7 @@ class Disk(Protocol):
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Removes a directory with all it holds; not there is fine."""
+        """Removes a directory with all it holds, of a link the link alone; not there is fine."""
         ...
 
     def free_space(self, path: str) -> int:
@@ -276,7 +276,10 @@ class RealDisk(Disk):
 
     def remove_tree(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+            if os.path.islink(path):
+                os.unlink(path)  # what it leads to is not of this tree
+            else:
+                shutil.rmtree(path)
 
     def free_space(self, path: str) -> int:
         facts = os.statvfs(path)

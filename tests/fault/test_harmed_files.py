@@ -23,7 +23,7 @@ from kit.harm_template import CLOSED, KILLED, build_templates
 from kit.harm_tools import QUESTIONS
 
 HAS_ALL = bool(os.environ.get("HARMS"))
-SAMPLE = 3  # one case of so many
+SAMPLE = 7  # one case of so many
 CASES_MIN = 450
 
 
@@ -93,6 +93,6 @@ def test_without_rights_what_reads_reads_and_all_else_says_why_not(
 
 def test_a_file_that_may_not_be_read_is_named(base: Path) -> None:
     found = [case for case in cases(base, KILLED) if case.harm == UNREADABLE]
-    asked = [(case, ["reader", "verify", "repair", "engine"]) for case in found]
+    asked = [(case, ["verify", "engine"]) for case in found]
     assert len(asked) > 10
     assert wrong_in(judged(base, asked)) == []

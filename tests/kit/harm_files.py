@@ -16,9 +16,10 @@ from kit.harm_template import OLDER
 from parkade.store.meta import IDENTITY
 from parkade.store.rows import seal, unseal
 
-__all__ = ["HARMS", "Case", "cases_of", "harm"]
+__all__ = ["HARMS", "OLDER_COPY", "Case", "cases_of", "harm"]
 
 PAGE_BYTES = 4096
+OLDER_COPY = "an older copy"
 SWAPPED = "swapped with another shard's"
 SEGMENT_FIELDS = {
     "magic": 0, "format": 8, "mode": 10, "size": 11, "shard": 12, "directory salt": 16, "zero": 21,
@@ -78,7 +79,7 @@ def real_path(root: Path, file: str) -> Path:
 
 def _applies(base: Path, kind: str, file: str, name: str) -> bool:
     path = real_path(base / kind, file)
-    if name in ("a newer format", "an older copy", SWAPPED):
+    if name in ("a newer format", OLDER_COPY, SWAPPED):
         return _has(base, kind, file, name)
     if path.is_dir():
         return name in FOLDERS
@@ -114,7 +115,7 @@ def harm(base: Path, case: Case, root: Path) -> Path:
         return root
     if case.harm.startswith("bit of "):
         _flip(path, case.harm.removeprefix("bit of "))
-    elif case.harm == "an older copy":
+    elif case.harm == OLDER_COPY:
         _replace(path, base / OLDER / path.relative_to(root))
     elif case.harm == SWAPPED:
         _swap(root, case.file)
@@ -249,11 +250,11 @@ HARMS: dict[str, Callable[[Path], None]] = {
     "a pipe": _fifo,
     UNREADABLE: lambda path: path.chmod(0),
     "a newer format": _newer,
-    "an older copy": _remove,
+    OLDER_COPY: _remove,
     SWAPPED: _remove,
 }
 FOLDERS = (
     "missing", "empty", "a file", "a link to nowhere", "a link to itself", "behind a link",
     "a pipe", UNREADABLE,
-    "an older copy", SWAPPED,
+    OLDER_COPY, SWAPPED,
 )  # fmt: skip

@@ -30,7 +30,7 @@ from unittest import mock
 from click.testing import CliRunner
 
 from kit.forked import ForkedPopen
-from kit.harm_files import Case, harm
+from kit.harm_files import OLDER_COPY, Case, harm
 from kit.harm_rights import MOUNTED, OTHERS, RIGHTS, UNREADABLE, as_nobody, rights_taken
 from kit.harm_template import ACKED, tickets_of
 from kit.one_life import small_limits
@@ -257,6 +257,8 @@ def judge(
     has_told = bool(codes - {"PK-406"}) or "refused" in answer or answer["exit"] != 0
     if name == "doctor":  # this machine may have faults of its own
         has_told = "PK-" in text or "bad   directory" in text
+    if case.harm == OLDER_COPY and harmed.name in UNSEEN:
+        lost, codes = [], set()
     if lost and not has_told and name != "doctor":
         wrong.append(f"{len(lost)} of {len(acked)} tickets are silently lost")
     if "PK-406" in codes and name != "repair":
@@ -282,6 +284,8 @@ def _judge_rights(
     return []
 
 
+# What a journal was at an earlier moment is what a crash at that moment would have left.
+UNSEEN = ("journal", "shard-000", "shard-001")
 WITH_REPORT = ("verify", "verify --deep", "stat", "doctor", "repair", "export")
 
 
