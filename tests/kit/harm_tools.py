@@ -34,6 +34,7 @@ from kit.harm_files import OLDER_COPY, Case, harm
 from kit.harm_rights import MOUNTED, OTHERS, RIGHTS, UNREADABLE, as_nobody, rights_taken
 from kit.harm_template import ACKED, tickets_of
 from kit.one_life import small_limits
+from kit.tool_life import SMALL_SIZING
 from parkade import ParkadeError, open_readonly
 from parkade.cli.app import cli
 from parkade.store.journal import Sizing
@@ -43,7 +44,6 @@ __all__ = ["QUESTIONS", "ask", "judge"]
 
 PATIENCE_S = 30.0
 CODE = re.compile(r"\[(PK-\d{3})\]")
-SMALL_SIZING = (16 << 10, 16 << 10, 2_000, 200, 2)
 
 
 # ------------------------------------------------------------------------------------ questions

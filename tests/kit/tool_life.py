@@ -1,6 +1,7 @@
 """The tools that work on a directory nobody runs, each run once in this process, on a disk that a
 test makes fail."""
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,15 @@ from parkade.cli.app import cli
 from parkade.errors import ParkadeError
 from parkade.store.journal import Sizing
 
-__all__ = ["TOOLS", "Ended", "run_tool"]
+__all__ = ["SMALL_SIZING", "TOOLS", "Ended", "run_tool"]
 
-SMALL_SIZING = (16 << 10, 16 << 10, 2_000, 200, 2)
+SMALL = {
+    "segment_bytes_first": 16 << 10,
+    "segment_bytes_max": 16 << 10,
+    "frame_bytes_max": 2_000,
+    "reserve_bytes": 200,
+}
+SMALL_SIZING = tuple(SMALL.get(each.name, each.default) for each in dataclasses.fields(Sizing))
 DISKS = ("cli.doctor", "cli.stat", "cli.verify", "cli.compact", "compacting", "repairing", "reader")
 
 
