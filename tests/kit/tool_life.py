@@ -27,6 +27,7 @@ SMALL = {
     "reserve_bytes": 200,
 }
 SMALL_SIZING = tuple(SMALL.get(each.name, each.default) for each in dataclasses.fields(Sizing))
+DEATH = "SIGBUS"
 DISKS = ("cli.doctor", "cli.stat", "cli.verify", "cli.compact", "compacting", "repairing", "reader")
 
 
@@ -66,7 +67,7 @@ class _LinesHere:
                 self._has_died = True
                 with open(asked["steps"][0][1], "ab") as rows:
                     rows.write(b"half")
-                raise ChildDied("SIGBUS")
+                raise ChildDied(DEATH)
             yield said
 
 
@@ -77,7 +78,9 @@ def _compact(source: Path, target: Path) -> None:
 
 def _repair(source: Path, target: Path) -> None:
     report = repairing.repair(str(source), str(target))
-    if report.has_losses:
+    # That a child died is told of each repair here; what it was reading is read again.
+    notes = [note for part in report.parts for note in part.notes if DEATH not in note]
+    if notes or any(part.lost or part.holes or part.left for part in report.parts):
         raise Ended(f"{report.parts}")
 
 
