@@ -65,7 +65,7 @@ REST := $(addprefix tests/,$(UNNAMED)) $(wildcard tests/test_*.py)
 # --- targets ------------------------------------------------------------------------------------
 
 .PHONY: help setup demo test suites check lint house mypy types unit property stateful fault \
-	recovery races simulation simulate sabotage stories rest load kills sites table bench bench-full \
+	recovery races simulation simulate sabotage stories rest load kills sites harms table bench bench-full \
 	peers soak search fuzz coverage dist format \
 	clean
 
@@ -161,6 +161,9 @@ kills: $(READY) ## COUNT=1000 lives over one directory, each ended by SIGKILL; t
 
 sites: $(READY) ## each line that asks the file layer fails, and is killed: first, middle, last call; no time limit
 	@SITES=all $(PYTEST) -o faulthandler_timeout=0 tests/fault/test_call_sites.py tests/fault/test_killed_sites.py
+
+harms: $(READY) ## every file harmed in every way, every tool asked; tools killed before each step; no time limit
+	@HARMS=all $(PYTEST) -o faulthandler_timeout=0 tests/fault/test_harmed_files.py tests/fault/test_tools_killed.py
 
 SLEEPERS ?=
 load: $(READY) ## real disk, real threads, many tickets; SLEEPERS=10000000 for so many of them alone
