@@ -1,13 +1,16 @@
 """Repair of directories that are damaged in every way: what is whole is kept, and what is not is
 told. The source is never changed, and what is made opens and runs to its end."""
 
+import errno
 import hashlib
 import json
+import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 
 from kit.engines import checkpoint, make, runtime_of, when
 from kit.harm import harm_row, keys_of
-from parkade import ConfigError, Engine
+from parkade import ConfigError, Engine, StorageFull, salvaging
 from parkade.cli.app import cli
 from parkade.repairing import Repair, repair
 from parkade.shard.ticket import parse_id
@@ -268,3 +271,25 @@ def test_what_is_no_directory_of_ours_is_not_repaired(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no directory of parkade"):
         repair(str(tmp_path / "foreign"), str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
+
+
+def test_a_repair_that_has_no_room_for_what_it_reads_says_so_and_leaves_nothing(
+    left: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    """No room for the copy is not damage of what is copied."""
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def lines_here(_: str, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        with mock.patch("parkade.store.salvage.os.write", no_room):
+            yield from salvaging._say(asked)
+
+    path = left[0]
+    target = tmp_path / "repaired"
+    with (
+        mock.patch("parkade.salvaging.lines_apart", lines_here),
+        pytest.raises(StorageFull, match="could not be repaired"),
+    ):
+        repair(str(path), str(target))
+    assert list(tmp_path.glob("repaired*")) == []

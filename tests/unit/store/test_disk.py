@@ -112,6 +112,20 @@ def test_the_parent_of_a_path_is_its_directory(path: str, parent: str) -> None:
     assert parent_of(path) == parent
 
 
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    with pytest.raises(OSError):
+        RealDisk().read_file(path)
+
+
+def test_of_a_link_the_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near").symlink_to(tmp_path / "far")
+    RealDisk().remove_tree(str(tmp_path / "near"))
+    assert [each.name for each in tmp_path.iterdir()] == ["far"]
+
+
 def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk()
     handle = disk.open(str(tmp_path / "a"), create=True)
