@@ -1,6 +1,9 @@
 """The process runs out of file descriptors: shards wait for one, and close for nobody."""
 
 import errno
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from kit.faulty import FaultyDisk
 from parkade import Engine, StorageError
 from parkade.shard.ticket import part_of_key
 
+TESTS = Path(__file__).parents[1]
 KEYS = [next(f"k{n}" for n in range(100) if part_of_key(f"k{n}") % 2 == shard) for shard in (0, 1)]
 
 
@@ -73,3 +77,11 @@ def test_a_spare_that_finds_no_descriptor_is_made_when_there_is_one(
         assert not waiting.is_alive()
         assert len(many) == 40
         assert [shard.recoveries for shard in engine.stats().shards] == [0]
+
+
+def test_a_process_that_has_no_descriptor_left_goes_on_when_it_has(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kit.starved", os.fspath(tmp_path / "data")],
+        cwd=TESTS, capture_output=True, text=True, timeout=55,
+    )  # fmt: skip
+    assert done.stdout == "fine\n", done.stderr[-4_000:]
