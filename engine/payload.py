@@ -44,6 +44,7 @@ __all__ = [
 T = TypeVar("T")
 
 PAYLOAD_BYTES_MAX = 1_000_000
+PROBLEM_CHARS_MAX = 500
 _ADVICE = "Pass an id, or a Struct/dataclass of plain fields"
 _NESTING_MAX = 64
 # Types whose values are stored as they are and come back equal: nothing to check but the type.
@@ -296,6 +297,8 @@ def said(error: Exception) -> tuple[str, str]:
     problem, path = (found[1], found[2] or "") if found else (str(error), "")
     for word, plain in _WORDS.items():
         problem = problem.replace(word, plain)
+    if len(problem) > PROBLEM_CHARS_MAX:  # it may quote a value, whatever its size
+        problem = problem[: PROBLEM_CHARS_MAX - 1] + "…"
     return problem[:1].lower() + problem[1:], path
 
 

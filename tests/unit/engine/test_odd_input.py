@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 from zlib import crc32
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from kit.disk import FakeDisk
 from kit.engines import make
-from parkade import UnknownTask, UnknownTicket
+from parkade import PayloadError, UnknownTask, UnknownTicket
 from parkade.cli.app import cli
 from parkade.store.errors import Damage
 from parkade.store.lock import DirectoryLock, Owner, read_owner
@@ -62,6 +63,16 @@ def test_an_error_shows_the_front_of_a_name_that_is_none(tmp_path: Path) -> None
         nothing: str = None  # type: ignore[assignment]
         with pytest.raises(UnknownTicket):
             engine.ticket(nothing).info()
+
+
+def test_an_error_does_not_quote_all_of_an_argument(tmp_path: Path) -> None:
+    def pick(kind: Literal["a", "b"]) -> None: ...
+
+    with make(tmp_path / "data", run=False) as engine:
+        engine.task(name="pick")(pick)
+        with pytest.raises(PayloadError, match="invalid enum value") as caught:
+            engine.submit("pick", {"kind": "x" * 100_000})
+        assert len(str(caught.value)) < 1_000
 
 
 def test_a_shell_may_hand_over_bytes_that_are_no_text(tmp_path: Path) -> None:
