@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from kit.engines import rig, runtime_of, walk
-from kit.every_state import LEFT_AT, OPTIONS, Town, declare, end_of
+from kit.every_state import LEFT_AT, OPTIONS, Town, declare, end_of, resident
 from parkade import ParkadeError, StorageDamaged
 from parkade.reader import Reader
 from parkade.reading import DamagedTicket
 from parkade.repairing import repair
 from parkade.shard.lane import LaneLost
-from parkade.shard.ticket import parse_id, shard_of
+from parkade.shard.ticket import TicketId, parse_id, shard_of
 from parkade.store.disk import RealDisk
 from parkade.store.errors import StoreError
 from parkade.store.manifest import read_manifest
@@ -47,6 +47,7 @@ class Seen:
 
     infos: Mapping[str, Mapping[str, Any]]
     ends: Mapping[str, Any]
+    under_way: frozenset[str]  # born in one shard for another, which does not have them yet
 
 
 def part_directory(path: Path, part: int) -> Path:
@@ -96,7 +97,9 @@ def seen_whole() -> Seen:
         each: {name: fact for name, fact in facts.items() if looks[1][each][name] == fact}
         for each, facts in looks[0].items()
     }
-    return Seen(infos, ends)
+    sent = {one.rpartition(" ")[2] for one in resident(template())["outbox"]}
+    under_way = frozenset(each for each in infos if f"{_known(each).serial:x}" in sent)
+    return Seen(infos, ends, under_way)
 
 
 @contextmanager
@@ -206,6 +209,8 @@ def _look(
         else:
             assert told["id"] == each
             is_as_before = {name: told[name] for name in before} == dict(before)
+        if each in seen_whole().under_way:
+            continue  # it comes when its cause does
         if _shard_of(each) != part:
             assert is_as_before or part == SHARDS or is_forged, (each, told, before)
         elif not is_forged and each not in unproven and not isinstance(told, StorageDamaged):
@@ -226,7 +231,8 @@ def _live(
     _documented(lambda: _run(engine))
     for each, end in seen_whole().ends.items():
         told = _documented(lambda each=each: end_of(engine, each))  # type: ignore[misc]
-        if isinstance(told, ParkadeError) or is_forged or each in unproven or told == end:
+        is_open = is_forged or each in unproven or each in seen_whole().under_way
+        if isinstance(told, ParkadeError) or is_open or told == end:
             continue
         assert is_told or part == SHARDS, (each, told, end)
         is_done = told[1] == end[1] == "done"
@@ -236,9 +242,13 @@ def _live(
 
 
 def _shard_of(ticket_id: str) -> int:
+    return shard_of(_known(ticket_id).part, SHARDS)
+
+
+def _known(ticket_id: str) -> TicketId:
     known = parse_id(ticket_id)
     assert known is not None
-    return shard_of(known.part, SHARDS)
+    return known
 
 
 class _Strict(logging.Handler):
