@@ -17,6 +17,7 @@ __all__ = [
     "FIND_LIMIT_MAX",
     "FIND_SCAN_MAX",
     "FIND_SLICE",
+    "FIRE_MAX",
     "FORGET_MAX",
     "FORGET_SPAN_MS",
     "FORGOTTEN_UNCOMMITTED_MAX",
@@ -78,6 +79,7 @@ ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clo
 IDLE_COVER_MS = 1_000
 WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
 
+FIRE_MAX = 1_024  # timers in a turn: some 10 ms where they find their lanes full
 LOAD_CHUNK = 256  # about 2 ms of reading between two frames
 REREADS_BEFORE_HOLD = 2
 BODY_FETCH_MAX = 256

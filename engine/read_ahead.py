@@ -26,7 +26,8 @@ class ReadAhead:
     def fire(self) -> None:
         """Brings what is due into the lanes, and ends what has expired."""
         shard = self._shard
-        expired = shard.placement.advance(shard.host.now_ms, shard.host.settled_ms)
+        host = shard.host
+        expired = shard.placement.advance(host.now_ms, host.settled_ms, limits.FIRE_MAX)
         if expired:
             shard.asks.appendleft(Ask(Expire(expired), size=limits.EXPIRED_BYTES * len(expired)))
 

@@ -22,7 +22,9 @@ ROUNDS = 2
 def take_all() -> list[int]:
     """Every descriptor that is left, and a few to leave: no more than so many are open at once."""
     soft = len(os.listdir("/dev/fd")) + 8
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     taken: list[int] = []
     while True:
         try:
