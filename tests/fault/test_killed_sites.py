@@ -1,9 +1,10 @@
 """A process is killed at every line that asks the file layer for something: before the call, in the
 middle of what it writes, or after it.
 
-In the suite once at each line: at its first call, at one in the middle or at the last, in turns.
-`make sites` takes all of these. What was acknowledged is there then, and every attempt that began
-has an outcome (`OneLife.check`).
+In the suite once at each line that changes something: at its first call, at one in the middle or at
+the last, in turns. `make sites` takes all of these, and the lines that only read: a kill there
+finds what the change before it has left. What was acknowledged is there then, and every attempt
+that began has an outcome (`OneLife.check`).
 """
 
 import os
@@ -31,7 +32,9 @@ from parkade.errors import ParkadeError
 TESTS = Path(__file__).parents[1]
 HALVES = ("pwrite", "pwrite_durable", "preallocate")
 TAKES_ALL = os.environ.get("SITES") == "all"
-SITES_MIN = 75
+SITES_MIN = 75 if TAKES_ALL else 40
+READS = ("pread", "size", "stat", "listdir", "file_bytes", "free_space", "free_bytes", "close")
+PARTS = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,16 +84,20 @@ def kills_at(site: Site, calls: int) -> list[Kill]:
 
 def kills_of(counts: dict[Site, int]) -> list[Kill]:
     """All of them, or one for each site, in turns."""
-    each = [kills_at(site, calls) for site, calls in sorted(counts.items())]
     if TAKES_ALL:
-        return [kill for kills in each for kill in kills]
+        return [kill for site, calls in sorted(counts.items()) for kill in kills_at(site, calls)]
+    changing = sorted(item for item in counts.items() if item[0].call not in READS)
+    each = [kills_at(site, calls) for site, calls in changing]
     return [kills[number % len(kills)] for number, kills in enumerate(each)]
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_any_call_a_life_loses_nothing_that_was_acknowledged(
-    found: dict[Site, tuple[str, int]], killing: Killing, tmp_path: Path
+    found: dict[Site, tuple[str, int]], killing: Killing, tmp_path: Path, part: int
 ) -> None:
     kills = kills_of({site: calls for site, (_, calls) in found.items()})
+    assert len({kill.site for kill in kills}) > SITES_MIN
+    kills = kills[part::PARTS]
     acknowledged = begun = 0
     for number, kill in enumerate(kills):
         path, told, mode = tmp_path / f"{number}", tmp_path / f"{number}.told", found[kill.site][0]
@@ -104,8 +111,7 @@ def test_killed_at_any_call_a_life_loses_nothing_that_was_acknowledged(
         acknowledged += len(life.acked)
         begun += len(life.begun)
         shutil.rmtree(path)
-    assert len(kills) > SITES_MIN
-    assert acknowledged > 10 * len(kills) and begun > len(kills), (acknowledged, begun)
+    assert acknowledged > 5 * len(kills) and begun > len(kills), (acknowledged, begun)
 
 
 def test_killed_at_any_call_a_copy_is_whole_or_is_none(
@@ -146,4 +152,4 @@ def test_killed_at_any_call_a_reshard_costs_no_ticket(
             assert tickets_of(path) == before
         except (AssertionError, ParkadeError) as error:
             raise AssertionError(f"{kill.site} was killed: {kill}") from error
-    assert len(kills) > 10
+    assert len(kills) > 5
