@@ -29,7 +29,7 @@ from parkade.store.lock import read_owner
 from parkade.store.manifest import NAME as MANIFEST_NAME
 from parkade.store.manifest import Manifest
 from parkade.store.record import Leased
-from parkade.translating import opening_error, work_error
+from parkade.translating import died_error, opening_error, work_error
 from parkade.verifying import verify_parts
 
 __all__ = ["Copied", "back_up", "copied_directory", "held_still", "lease_ahead", "restore"]
@@ -86,11 +86,11 @@ def _copied(source: str, asked: dict[str, Any], reply: Callable[[str], Any] | No
         (said,) = lines_apart(__name__, asked, reply)
     except ChildDied as death:
         with suppress(OSError):
-            remove_partial(RealDisk(), asked["target"])
-        raise StorageDamaged(
-            source, shard=None, where="its stores",
-            reason=f"reading them ended the process that read them ({death.reason})",
-        ) from death  # fmt: skip
+            disk, target = RealDisk(), str(asked["target"])
+        free_bytes = disk.free_space(parent_of(target))
+        remove_partial(disk, target)
+        what = f"be copied to {target}"
+        raise died_error(source, what, death.reason, free_bytes=free_bytes) from death
     return Copied(**said)
 
 
@@ -207,8 +207,16 @@ def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
             disk.replace_file(f"{partial}/{MANIFEST_NAME}", manifest.encode())
             size = _tree_bytes(disk, partial)
     except (StoreError, OSError) as error:
-        raise work_error(source, None, f"be copied to {target}", error) from error
+        shard = _shard_of(source, manifest, str(getattr(error, "path", "")))
+        raise work_error(source, shard, f"be copied to {target}", error) from error
     yield {"path": target, "tickets": tickets, "bytes": size}
+
+
+def _shard_of(source: str, manifest: Manifest, path: str) -> int | None:
+    """Whose file it is; None: the house's, or no shard's."""
+    numbers = range(manifest.shards)
+    mine = (number for number in numbers if path.startswith(f"{shard_directory(source, number)}/"))
+    return next(mine, None)
 
 
 def _copy_parts(

@@ -10,7 +10,6 @@ from typing import Any
 from parkade.apart import ChildDied, lines_apart, serve_lines
 from parkade.backing_up import held_still
 from parkade.clock import SystemClock
-from parkade.errors import StorageDamaged
 from parkade.house import HOUSE_NUMBER
 from parkade.onlooker import Onlooker
 from parkade.reader import existing_manifest
@@ -19,11 +18,12 @@ from parkade.store.disk import Disk, RealDisk
 from parkade.store.environment import DATA_FILE, LOCK_FILE
 from parkade.store.errors import StoreError
 from parkade.store.manifest import Manifest
-from parkade.translating import work_error
+from parkade.translating import died_error, work_error
 
 __all__ = ["compact"]
 
 FRESH = "store.fresh"
+WHAT = "be compacted"
 
 
 def compact(path: str) -> Iterator[dict[str, Any]]:
@@ -35,10 +35,8 @@ def compact(path: str) -> Iterator[dict[str, Any]]:
     try:
         yield from lines_apart(__name__, {"path": path})
     except ChildDied as death:
-        raise StorageDamaged(
-            path, shard=None, where="its stores",
-            reason=f"reading them ended the process that read them ({death.reason})",
-        ) from death  # fmt: skip
+        free_bytes = RealDisk().free_space(path)
+        raise died_error(path, WHAT, death.reason, free_bytes=free_bytes) from death
 
 
 def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -48,7 +46,7 @@ def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with held_still(disk, path):
             yield from _parts(disk, path, manifest)
     except StoreError as error:
-        raise work_error(path, None, "be compacted", error) from error
+        raise work_error(path, None, WHAT, error) from error
 
 
 def _parts(disk: Disk, path: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -62,7 +60,7 @@ def _parts(disk: Disk, path: str, manifest: Manifest) -> Iterator[dict[str, Any]
             before, after = _rewrite(disk, part)
         except (StoreError, OSError) as error:
             shard = None if is_house else number
-            raise work_error(path, shard, "be compacted", error) from error
+            raise work_error(path, shard, WHAT, error) from error
         name = "house" if is_house else f"shard {number:02d}"
         yield {"part": name, "before_bytes": before, "after_bytes": after}
 

@@ -243,7 +243,7 @@ class StorageDamaged(ParkadeError):
             rest = f"The other {others} fine and {keep} running; shard {shard:02d} is closed"
         super().__init__(
             f"{name} of {directory} is damaged at {where}: {reason}. {rest}. "
-            f"Next: parkade --dir {directory} verify"
+            f"Next: parkade --dir {directory} verify --deep"
         )
 
 

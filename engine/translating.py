@@ -22,8 +22,9 @@ from parkade.store.manifest import NAME as MANIFEST_NAME
 from parkade.store.rows import RowDamaged
 from parkade.version import FORMAT_MAX, VERSION
 
-__all__ = ["opening_error", "shard_error", "work_error"]
+__all__ = ["died_error", "opening_error", "shard_error", "work_error"]
 
+FULL_BYTES_MAX = 1 << 20  # with less than that free a disk is as good as full
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -88,6 +89,21 @@ def work_error(
         f"[{failed.code}]",
     )
     return failed
+
+
+def died_error(directory: str, what: str, reason: str, *, free_bytes: int) -> ParkadeError:
+    """Of a child that a signal ended at work on mapped files; `free_bytes`: where it wrote.
+
+    A page that has no room on the disk ends a process just as a damaged one does.
+    """
+    if free_bytes < FULL_BYTES_MAX:
+        return work_error(directory, None, what, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return StorageDamaged(
+        directory,
+        shard=None,
+        where="its stores",
+        reason=f"reading them ended the process that read them ({reason})",
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -157,7 +157,7 @@ def _scheduled(ticket: Ticket, now_ms: int) -> str:
 def _held(facts: Facts, salt: int) -> tuple[str, list[str], int | None]:
     """Words, blockers, and when that changes by itself; no words: nothing holds it."""
     if facts.is_quarantined:
-        return "a row of it is damaged; see parkade verify", ["damage"], None
+        return "a row of it is damaged; see parkade verify --deep", ["damage"], None
     if facts.runs_nothing:
         return facts.runs_nothing, ["engine"], None
     words = [_words(told, facts.now_ms, salt) for told in facts.held]

@@ -1,5 +1,6 @@
 """`parkade doctor`: whether the machine and the directory are what an engine needs."""
 
+import errno
 import os
 import resource
 import shutil
@@ -80,6 +81,8 @@ def _checks(disk: Disk, path: str, app: str | None) -> Iterator[Check]:
         yield check_sync(time_syncs(disk, place, clock), kind)
     except OSError as error:
         advice = "give a directory that this user may write"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "free some: nothing can be written until then"
         yield Check("sync", BAD, f"nothing can be written there: {error.strerror}", advice)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     shards = SHARDS_DEFAULT if manifest is None else manifest.shards

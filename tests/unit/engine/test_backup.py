@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ from click.testing import CliRunner, Result
 from kit.engines import checkpoint, make, runtime_of, when
 from kit.harm import first_key, harm_row
 from kit.owners import OwnerProcess
-from parkade import ConfigError, Engine, Outcome
+from parkade import (
+    ConfigError,
+    Engine,
+    Outcome,
+    StorageDamaged,
+    StorageFull,
+    backing_up,
+    compacting,
+)
+from parkade.apart import ChildDied
 from parkade.backing_up import back_up, copied_directory
 from parkade.cli.app import cli
 from parkade.control import ControlError
@@ -187,6 +197,33 @@ def test_a_backup_of_what_is_damaged_fails_and_leaves_nothing(tmp_path: Path, pl
         back_up(str(tmp_path / "data"), str(tmp_path / "copy"), None)
     assert vars(caught.value)["code"] == "PK-105"
     assert os.listdir(tmp_path) == ["data"]
+
+
+def test_a_backup_of_a_damaged_shard_names_that_shard(tmp_path: Path) -> None:
+    written(tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/shard-001/journal")
+    with pytest.raises(ControlError, match=r"^Shard 01 of .*Next: parkade .* verify --deep"):
+        back_up(str(tmp_path / "data"), str(tmp_path / "copy"), None)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "says"), [(0, "Free space, and run the same command"), (1 << 30, "is damaged")]
+)
+def test_a_copy_that_a_signal_ends_is_told_as_a_full_disk_where_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, says: str
+) -> None:
+    def die(*_: object) -> Iterator[dict[str, Any]]:
+        raise ChildDied("SIGBUS")
+        yield
+
+    written(tmp_path / "data")
+    for module in (backing_up, compacting):
+        monkeypatch.setattr(module, "lines_apart", die)
+    monkeypatch.setattr(RealDisk, "free_space", lambda *_: free_bytes)
+    with pytest.raises(StorageFull if not free_bytes else StorageDamaged, match=says):
+        back_up(str(tmp_path / "data"), str(tmp_path / "copy"), None)
+    with pytest.raises(StorageFull if not free_bytes else StorageDamaged, match=says):
+        list(compacting.compact(str(tmp_path / "data")))
 
 
 def test_what_a_killed_backup_left_opens_as_nothing_and_makes_room_for_the_next(

@@ -1,6 +1,7 @@
 """`stat`, `doctor`, `compact`, `export`, `Engine.health`: what they tell, and what they change."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -91,6 +92,18 @@ def test_doctor_sends_to_verify_where_a_part_cannot_be_read(left: Path) -> None:
     done = run("-d", left, "doctor")
     assert done.exit_code == 1
     assert "bad   directory" in done.stdout and "verify --deep" in done.stdout
+
+
+def test_doctor_asks_for_room_where_a_write_finds_none(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("parkade.cli.doctor.time_syncs", full)
+    checks = json.loads(run("-d", left, "doctor", "--json").stdout)["checks"]
+    (sync,) = (check for check in checks if check["name"] == "sync")
+    assert (sync["status"], sync["advice"][:9]) == (BAD, "free some")
 
 
 def test_doctor_names_tasks_that_the_application_lacks(

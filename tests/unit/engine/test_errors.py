@@ -253,7 +253,7 @@ def test_damage_of_the_house_stops_the_engine_and_that_of_a_shard_does_not() -> 
     house = str(StorageDamaged("d", shard=None, where="house/a at 8", reason="bad checksum"))
     assert house == (
         "The house of d is damaged at house/a at 8: bad checksum. Without it the engine does not "
-        "open. Next: parkade --dir d verify [PK-105]"
+        "open. Next: parkade --dir d verify --deep [PK-105]"
     )
     alone = str(StorageDamaged("d", shard=0, where="x", reason="y"))
     assert "y. Shard 00 is closed. Next" in alone
