@@ -44,7 +44,12 @@ class Directory:
 
     def identity(self, durability: str) -> Identity:
         return Identity(
-            self.path, self.manifest.salt, durability, self.is_new, self.manifest.shards
+            self.path,
+            self.manifest.salt,
+            durability,
+            self.is_new,
+            self.manifest.shards,
+            self.lock.check_in_place,
         )
 
     def finish(self) -> None:

@@ -109,6 +109,7 @@ class House:
 
         `open_store` takes the arguments of `Parked.open`.
         """
+        identity.check()
         directory = f"{identity.path}/house"
         if identity.is_new:
             make_folder(disk, directory)
@@ -132,6 +133,7 @@ class House:
                 sizing=sizing,
                 is_new=identity.is_new,
                 entropy=entropy,
+                check_in_place=identity.check_in_place,
             )
         except BaseException:
             store.close()

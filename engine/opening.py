@@ -14,7 +14,7 @@ from parkade.reading import StoreReader
 from parkade.shard import Bounds, Shard
 from parkade.shard.states import RUNNING
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage, FormatTooNew, StoreError
+from parkade.store.errors import Damage, FormatTooNew, StoreError, WriteFailed
 from parkade.store.folders import make_folder
 from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
@@ -37,15 +37,30 @@ __all__ = [
 RUNNING_PAGE = 1_000
 
 
+def _everything_stays() -> None:
+    """For a directory that only who works on it knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What every file of a directory must say of itself, and how durable it is to be."""
+    """What every file of a directory must say of itself, and how durable it is to be.
+
+    `check_in_place` raises OSError once the directory has lost its name.
+    """
 
     path: str
     salt: bytes
     durability: str
     is_new: bool
     shard_count: int = 1
+    check_in_place: Callable[[], None] = _everything_stays
+
+    def check(self) -> None:
+        """Before files are opened by their names. Raises `WriteFailed` where those are others'."""
+        try:
+            self.check_in_place()
+        except OSError as error:
+            raise WriteFailed(self.path, error.errno or 0) from error
 
 
 @dataclass(slots=True)
@@ -81,6 +96,7 @@ def open_shard(
     `bounds` are those of its memory; `open_store` takes the arguments of `Parked.open`. `now_ms`: a
     new one counts its time from there, by the wall clock.
     """
+    identity.check()
     directory = shard_directory(identity.path, number)
     if identity.is_new:
         make_folder(disk, directory)
@@ -104,6 +120,7 @@ def open_shard(
             sizing=sizing,
             is_new=identity.is_new,
             entropy=entropy,
+            check_in_place=identity.check_in_place,
         )
     except BaseException:
         store.close()

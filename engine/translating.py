@@ -60,6 +60,8 @@ def shard_error(
         return StorageFull(shard=shard or 0)
     if isinstance(error, store.ReadFailed):
         return StorageError(shard=shard, what="read its files", reason=str(error))
+    if isinstance(error, store.WriteFailed) and error.code == errno.ESTALE:
+        return _moved(directory, shard)
     what = "write its files" if isinstance(error, store.WriteFailed) else "go on"
     return StorageError(shard=shard, what=what, reason=_reason(error))
 
@@ -104,6 +106,17 @@ def died_error(directory: str, what: str, reason: str, *, free_bytes: int) -> Pa
         where="its stores",
         reason=f"reading them ended the process that read them ({reason})",
     )
+
+
+def _moved(directory: str, shard: int | None) -> StorageError:
+    failed = StorageError(shard=shard, what="go on", reason="its directory was moved")
+    failed.args = (
+        f"{directory} is not the directory that this engine opened: it was moved, removed or "
+        "exchanged meanwhile. What was asked just now may have been accepted by the one that was "
+        "moved, and nothing more is written to either. Stop this engine, and open the directory "
+        f"that is the right one [{failed.code}]",
+    )
+    return failed
 
 
 def _reason(error: BaseException) -> str:

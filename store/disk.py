@@ -30,7 +30,7 @@ class FileFacts(NamedTuple):
 
 
 class Disk(Protocol):
-    """All that the store asks of a file system. Subclass it: three methods are built on the rest.
+    """All that the store asks of a file system. Subclass it: some methods are built on the rest.
 
     A write that raises may have written any part of what it was given. A write that returns has
     written all of it. Paths use "/" between their parts.
@@ -111,6 +111,11 @@ class Disk(Protocol):
     def flock(self, handle: Handle) -> bool:
         """Takes the exclusive lock of an open file without waiting; False if another has it."""
         ...
+
+    def is_at(self, handle: Handle, path: str) -> bool:
+        """Whether the open file is the one that has this name. A disk whose files nobody else can
+        move need not look."""
+        return True
 
     def read_file(self, path: str) -> bytes:
         """The whole of a file; raises FileNotFoundError."""
@@ -261,6 +266,12 @@ class RealDisk(Disk):
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def is_at(self, handle: Handle, path: str) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), os.stat(path))
+        except FileNotFoundError:
+            return False
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

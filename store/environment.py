@@ -245,6 +245,14 @@ class StoreFiles:
     def fill_up(self, environment: lmdb.Environment, path: str) -> None:
         fill_up(environment, path)
 
+    def identity(self, path: str) -> tuple[int, int] | None:
+        """Which file has this name; None where there is none, or the files are not the system's."""
+        try:
+            facts = os.stat(path)
+        except OSError:
+            return None
+        return facts.st_dev, facts.st_ino
+
     def make_directory(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
 

@@ -54,6 +54,7 @@ class Journal:
         mode: Mode,
         sizing: Sizing,
         entropy: Callable[[int], bytes],
+        check_in_place: Callable[[], None],
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -62,6 +63,7 @@ class Journal:
         self._mode = mode
         self._sizing = sizing
         self._entropy = entropy
+        self._check_in_place = check_in_place
         self._wanted_bytes = sizing.frame_bytes_max
         self._spares = SparePool(disk, directory, sizing, entropy, self._sync, self._sync_directory)
         self._sealed: deque[_Sealed] = deque()
@@ -91,12 +93,15 @@ class Journal:
         sizing: Sizing | None = None,
         is_new: bool = False,
         entropy: Callable[[int], bytes] = os.urandom,
+        check_in_place: Callable[[], None] = lambda: None,
     ) -> "Journal":
         """Finds the log, makes its tail durable, and begins a new segment behind it.
 
         `salt` is the directory's, 5 bytes; `mode` is "disk", "process" or "memory"; `is_new` only
-        while the data directory is first made, otherwise a missing journal is damage. On return
-        everything that `replay` gives is as durable as the mode promises.
+        while the data directory is first made, otherwise a missing journal is damage.
+        `check_in_place` raises OSError when the directory is not the owner's any more; it is asked
+        before files change their names. On return everything that `replay` gives is as durable as
+        the mode promises.
 
         Raises Damage with nothing changed, ReadFailed, FormatTooNew, WriteFailed, and NoRoom if
         the disk is full and the last life left no spare.
@@ -111,6 +116,7 @@ class Journal:
             mode=MODES[mode],
             sizing=sizing or Sizing(),
             entropy=entropy,
+            check_in_place=check_in_place,
         )
         if is_new:
             make_folder(disk, directory)
@@ -250,6 +256,7 @@ class Journal:
         self._check_alive()
         dropped = 0
         try:
+            self._check_in_place()
             self._sync_removed()
             # Oldest first and one at a time: the files that are left are always neighbours.
             while self._sealed and self._sealed[0].last_lsn <= lsn:
@@ -381,6 +388,7 @@ class Journal:
             prior_end,
         )
         path = f"{self.directory}/{SegmentName(header.first_lsn, header.epoch, header.salt)}"
+        self._check_in_place()
         handle = self._disk.open(spare.path)
         try:
             self._disk.pwrite(handle, (header.encode(),), 0)

@@ -8,6 +8,7 @@ A fork inherits the open file, and with it would keep the lock beyond its owner'
 closes its copy at once.
 """
 
+import errno
 import json
 import os
 import weakref
@@ -118,6 +119,14 @@ class DirectoryLock:
         pid = os.getpid()
         if pid != self.owner.pid:
             raise UsedAfterFork(self.owner.pid, pid)
+
+    def check_in_place(self) -> None:
+        """Raises OSError, ESTALE, when the directory that has our name is not the one that is
+        locked: it was moved, removed or exchanged, and what has its name now is another owner's.
+        """
+        path = f"{self.directory}/{NAME}"
+        if self._handle is None or not self._disk.is_at(self._handle, path):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
 
     def set_children(self, children: tuple[Child, ...]) -> None:
         """Names the processes that the next owner must wait for. Raises WriteFailed."""

@@ -135,15 +135,19 @@ class Parked(ParkedReader):
     def commit(self, batch: Batch) -> Commit:
         """Write a batch in one synced transaction. An empty batch at the same LSN does upkeep.
 
-        Raises `NoRoom` when the disk is full and `WriteFailed` for all else that stopped it: then
-        nothing of the batch is in the store, and it may be committed again. After `WriteFailed`
-        from the very end of a commit LMDB may refuse further ones until `reopen`.
+        Raises `NoRoom` when the disk is full and `WriteFailed` for all else that stopped it, also
+        for a file that has lost its name (ESTALE): then nothing of the batch is in the store, and
+        it may be committed again. After `WriteFailed` from the very end of a commit LMDB may refuse
+        further ones until `reopen`.
         Raises `Damage` for a bucket of the agenda that fails its checksum, or a row that makes no
         sense.
         """
         with self._committing:
             if batch.lsn < self.lsn:
                 raise ValueError(f"the store is at LSN {self.lsn}, the batch ends at {batch.lsn}")
+            if self._files.identity(self.path) != self._identity:
+                # What has its name is another's, and its length would be taken for ours.
+                raise WriteFailed(self.path, errno.ESTALE)
             need_bytes = batch.estimate_bytes()
             try:
                 has_grown = self._grow_ahead(need_bytes)
@@ -224,6 +228,7 @@ class Parked(ParkedReader):
     def _attach(self) -> None:
         """Open the files and read what is kept in memory of them."""
         length = self._files.file_bytes(self.path)
+        self._identity = self._files.identity(self.path)
         environment = self._files.open(
             self.directory, map_bytes=self._map_bytes, is_new=False, sync=self._sync
         )
