@@ -130,12 +130,14 @@ SEEDS ?= 2000
 SEED ?=
 WORKERS ?= 2
 simulate: $(READY) ## the same, longer (SEEDS=2000), or one history again (SEED=17); no time limit
-	@$(PYTEST) -s tests/simulation/test_simulation.py --workers=$(WORKERS) \
+	@PYTHONPATH=tests $(BIN)/python -m simulation.survey --workers=$(WORKERS) \
 		$(if $(SEED),--seed=$(SEED),--seeds=$(SEEDS))
 
 FAULT ?=
-sabotage: $(READY) ## deliberate faults, one at a time, each until the simulator catches it
-	@PYTHONPATH=tests $(BIN)/python -m simulation.sabotage "$(FAULT)" $(WORKERS)
+RECORD ?=
+sabotage: $(READY) ## deliberate faults, one at a time: who catches each, and how soon
+	@PYTHONPATH=tests $(BIN)/python -m simulation.sabotage --workers=$(WORKERS) \
+		$(if $(RECORD),--record) $(FAULT)
 
 rest: $(READY)
 	$(if $(strip $(REST)),$(call suite,$(REST_S),$(REST)),@echo "== $@: no suite without a target of its own")

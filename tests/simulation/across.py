@@ -13,8 +13,9 @@ from parkade import BreakerState
 from parkade.runs import Run
 from parkade.runtime import Runtime
 from parkade.shard.breaker import decode_circuit
+from parkade.shard.horizon import span_end
 from parkade.shard.ticket import Ticket
-from parkade.store.record import Record
+from parkade.store.record import Forgotten, Record
 from simulation.application import LIMIT_T, PLACES, ROUTED
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "Waiting",
     "check_begins",
     "check_births",
+    "check_forgotten",
     "check_permits",
     "check_rest",
     "check_traffic",
@@ -34,8 +36,10 @@ __all__ = [
 
 MAX_OPEN_FOR_MS = 8_000  # of the application's breaker
 HOUR_MS, DAY_MS, HOLD_MS, DRIFT_MS = 3_600_000, 86_400_000, 600_000, 5_000
+SET_BACK_MS = 1_000  # by so little nothing is built anew
 STATE_OF_RECORD = {"Completed": 2, "Resolved": 2, "Buried": 3, "Cancelled": 4, "Expired": 5}
 
+FINISHED = Ticket.__struct_fields__.index("finished_ms")
 Queue = tuple[str, str | None, int]
 
 
@@ -106,6 +110,9 @@ def check_rest(world: "World", runtime: Runtime) -> None:
     used = sum(admission.used.values())
     assert used == len(alive), ("places are free when attempts have ended", used, len(alive))
     world.waiting = {}
+    _check_horizons(world)
+    valve = runtime.host.inbox.valve
+    assert valve is None or valve._let_in == 0, ("let in, and neither there nor refused", valve)
     if not world.is_well or not runtime.attempts.is_admitting:
         return
     for entry, shard in _ready(world):
@@ -117,6 +124,17 @@ def check_rest(world: "World", runtime: Runtime) -> None:
             found = waiting_of(entry, shard)
             world.waiting.setdefault(queue_of(entry), []).append(found)
     world.counts["rests where all is well"] += 1
+
+
+def _check_horizons(world: "World") -> None:
+    """What is in memory because it is due soon is due soon, and is not much."""
+    for host in world.hosts():
+        if host.is_open:
+            placement = host.placement
+            end = span_end(world.clock.wall_ms + SET_BACK_MS + placement.bounds.horizon_ms)
+            assert placement.horizon <= end, ("a horizon too far", host.number)
+            timers = len(placement.wheel)
+            assert timers <= placement.bounds.wheel_max * 5 // 4, ("a full wheel", timers)
 
 
 def _is_aside_full(world: "World", shard: int) -> bool:
@@ -239,6 +257,20 @@ class Announced:
 
 
 # ------------------------------------------------------------------ time
+
+
+def check_forgotten(world: "World", shard: int, records: list[Record]) -> None:
+    """What goes by age alone is as old as that by the clock that may destroy."""
+    if world.keep_ms is None or world.keep_max is not None:
+        return
+    assert world.runtime is not None
+    settled_ms = world.runtime.settled_clock.now
+    tickets = world.witnesses[shard].tickets
+    for record in records:
+        for serial in record.serials if isinstance(record, Forgotten) else ():
+            ended_ms = tickets[serial].head[FINISHED]
+            assert ended_ms < settled_ms - world.keep_ms, ("forgotten early", serial, ended_ms)
+            world.counts["forgotten by age"] += 1
 
 
 class SettledWatch:

@@ -15,8 +15,9 @@ from kit.inodes import How
 from parkade import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooze, Unsafe
 from parkade.asking import TimeIsUp
 from parkade.asks import AwaitEnd, Look, PageOf
-from parkade.errors import ParkadeError
+from parkade.errors import Backpressure, ParkadeError
 from parkade.shard.commands import (
+    Bookmark,
     Cancel,
     CancelMany,
     Command,
@@ -165,6 +166,10 @@ def call(world: World, random: Random) -> None:
     made = _child(world, random)
     try:
         ticket = world.engine.submit(made)
+    except Backpressure as error:
+        world.counts["submits held back"] += 1
+        assert error.ready >= error.max_ready == world.max_ready
+        return
     except NO_ANSWER:
         return
     parsed = parse_id(ticket.id)
@@ -234,7 +239,13 @@ def finish(world: World, random: Random) -> None:
 
 
 def tell(world: World, random: Random) -> None:
-    """A handler says that it is alive, how far it is, or saves where it is."""
+    """A handler says that it is alive, how far it is, or saves where it is; or what one said that
+    has ended comes in late."""
+    if world.past and random.random() < 0.2:
+        job = random.choice(world.past)
+        late = Bookmark(job.serial, job.fence, b"%d" % random.randrange(1_000))
+        world.ask(job.part % world.shards, late, 200)
+        return
     alive = list(world.work.alive.values())
     if not alive:
         return
@@ -340,14 +351,10 @@ def stop(world: World, random: Random) -> None:
 
 
 FLUSHES: Final = ("pwrite_durable", "fdatasync", "fsync_directory")
-FAILING: Final = (
-    "pread", "pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
-    "fsync_directory", "open",
-)  # fmt: skip
 
 
 def disk_fails(world: World, random: Random) -> None:
-    name = random.choice(FAILING)
+    name = random.choice(world.failing)
     how: Failure = random.choice(("before", "after", "short"))
 
     def is_it(call: Call) -> bool:
@@ -356,7 +363,7 @@ def disk_fails(world: World, random: Random) -> None:
         world.counts["failed flushes" if name in FLUSHES else "failed calls"] += 1
         return True
 
-    world.disk.fail(is_it, errno.EIO, how, random.choice((1, 1, 2)))
+    world.disk.fail(is_it, errno.EIO, how, random.choice(world.failing_times))
 
 
 def disk_fills(world: World, random: Random) -> None:

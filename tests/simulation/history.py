@@ -1,18 +1,21 @@
 """A run of the simulation: made from a seed, replayed, and shrunk when it fails."""
 
+import faulthandler
+import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kit.disk import PowerLost
-from simulation.actions import Action, draw, perform, swarm
+from simulation.actions import ACTIONS, Action, draw, perform, swarm
 from simulation.application import MIXES
 from simulation.world import World, simulated
 
-__all__ = ["History", "Ran", "fails", "history_of", "run", "shrink", "survey"]
+__all__ = ["EVEN", "STEPS_MIN", "History", "Lean", "Ran", "fails", "history_of", "run", "shrink"]
 
+CPU_MAX_S = 20.0  # what a history takes is half a second
 ACTIONS_PER_RUN = 140
 STEPS_MIN = 500
 TRIES_MAX = 400
@@ -34,7 +37,18 @@ class Ran(NamedTuple):
     digest: str
 
 
-def history_of(seed: int) -> History:
+class Lean(NamedTuple):
+    """What the histories of some seeds have in common: how many times as often as by its weight an
+    action comes (0: never), and options of the world."""
+
+    weights: Mapping[str, int] = {}
+    options: Mapping[str, Any] = {}
+
+
+EVEN: Final = Lean()
+
+
+def history_of(seed: int, lean: Lean = EVEN) -> History:
     random = Random(seed)
     options = {
         "shards": random.choice((1, 2, 3)),
@@ -46,13 +60,17 @@ def history_of(seed: int) -> History:
         "has_breaker": random.random() < 0.4,
         "has_leases": random.random() < 0.4,
         "actions_per_check": random.choice((1, 3, 6)),
+        "max_ready": random.choice((None, None, 3)),
     }
-    return History(seed, options, draw(random, swarm(random), ACTIONS_PER_RUN), STEPS_MIN)
+    weights = swarm(random)
+    weights |= {name: ACTIONS[name][0] * times for name, times in lean.weights.items()}
+    actions = draw(random, weights, ACTIONS_PER_RUN)
+    return History(seed, options | dict(lean.options), actions, STEPS_MIN)
 
 
 def run(history: History) -> Ran:
-    """Raises `AssertionError` where something does not hold."""
-    with simulated(history.seed, **history.options) as world:
+    """Raises `AssertionError` where something does not hold, also where it does not end."""
+    with _ending(CPU_MAX_S), simulated(history.seed, **history.options) as world:
         for action in history.actions:
             _one(world, action)
         while world.counts["steps"] < history.steps_min:
@@ -72,33 +90,22 @@ def fails(history: History) -> bool:
     return False
 
 
-def survey(seeds: Sequence[int], workers: int = 1) -> tuple[Counter[str], int | None]:
-    """What the histories of these seeds come to, and the first found that fails: in as many
-    processes as said. Each history is one process's from start to end."""
-    totals: Counter[str] = Counter()
-    if workers == 1:
-        for seed in seeds:
-            counts = _counts_of(seed)
-            if counts is None:
-                return totals, seed
-            totals += counts
-        return totals, None
-    with ProcessPoolExecutor(workers) as pool:
-        for seed, counts in zip(seeds, pool.map(_counts_of, seeds, chunksize=4), strict=True):
-            if counts is None:
-                pool.shutdown(wait=False, cancel_futures=True)
-                return totals, seed
-            totals += counts
-    return totals, None
+@contextmanager
+def _ending(cpu_s: float) -> Generator[None, None, None]:
+    """What takes more of the processor than that has failed, and goes on failing until it ends."""
 
+    def end(*_: Any) -> None:
+        raise AssertionError(f"it does not end within {cpu_s:g} s of the processor's time")
 
-def _counts_of(seed: int) -> Counter[str] | None:
+    # pytest's watch would dump the stacks of running threads, and CPython may crash while it does.
+    faulthandler.cancel_dump_traceback_later()
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s, 1.0)
     try:
-        counts = run(history_of(seed)).counts
-    except AssertionError:
-        return None
-    assert counts["steps"] >= STEPS_MIN
-    return counts
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _one(world: World, action: Action) -> None:

@@ -6,12 +6,13 @@ Nothing here goes by itself: each step, and all time that passes, is the world's
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parkade.attempt import Attempt
 from parkade.drive import Drive, open_in_turn
 from parkade.executor import Executor
-from parkade.io import Post, ShardIO
+from parkade.io import Post, ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.runs import Run
 from parkade.runtime import Runtime
@@ -21,10 +22,11 @@ from parkade.waiters import ThreadWaiter
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["AtWork", "SimulatedClock", "SimulatedDrive", "SimulatedExecutor"]
+__all__ = ["AtWork", "SimulatedClock", "SimulatedDrive", "SimulatedExecutor", "SimulatedWriter"]
 
 START_MS = 1_700_000_000_000
 STEPS_PER_ANSWER_MAX = 5_000
+SLOW_TO_TELL = 0.15
 STEPS_PER_MOMENT, MOMENT_MS = 100, 40  # how time goes by while somebody waits
 
 
@@ -110,6 +112,52 @@ class SimulatedExecutor(Executor):
         return self.work
 
 
+class News:
+    """What a thread has done and not told yet: it may be halted in between, and then another's
+    work is told before."""
+
+    def __init__(self, post: Post, random: Random) -> None:
+        self._post = post
+        self._random = random
+        self._untold: tuple[Any, ...] | None = None
+
+    def tell(self, *news: Any) -> None:
+        if self._random.random() < SLOW_TO_TELL:
+            self._untold = news
+        else:
+            self._post(*news)
+
+    def bring(self) -> bool:
+        """Whether there was something left to tell; it is told now."""
+        news, self._untold = self._untold, None
+        if news is None:
+            return False
+        self._post(*news)
+        return True
+
+
+class SimulatedIO(ShardIO):
+    """A journal's thread that may be halted before it tells."""
+
+    def __init__(self, name: str, post: Post, random: Random) -> None:
+        self._news = News(post, random)
+        super().__init__(name, self._news.tell)
+
+    def run_one(self) -> bool:
+        return self._news.bring() or super().run_one()
+
+
+class SimulatedWriter(Writer):
+    """A writer that may be halted before it tells."""
+
+    def __init__(self, name: str, post: Post, random: Random) -> None:
+        self._news = News(post, random)
+        super().__init__(name, self._news.tell)
+
+    def run_one(self) -> bool:
+        return self._news.bring() or super().run_one()
+
+
 class SimulatedDrive(Drive):
     """No threads: the world takes every step, also those that a caller waits for."""
 
@@ -124,7 +172,7 @@ class SimulatedDrive(Drive):
         return open_in_turn(count, open_one)
 
     def make_io(self, name: str, post: Post) -> ShardIO:
-        return ShardIO(name, post)
+        return SimulatedIO(name, post, self._world.random)
 
     def make_executor(self, *, thread_count: int, **given: Any) -> Executor:
         SimulatedExecutor.world = self._world

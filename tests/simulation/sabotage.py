@@ -1,410 +1,152 @@
-"""Small deliberate faults, each switched on alone: the simulator must catch every one of them.
+"""Deliberate faults, each switched on alone: the simulator and a named test must catch it.
 
-    make sabotage                all of them, each until it is caught; prints within how many seeds
-    make sabotage FAULT=name     that one
+    make sabotage                all of them; prints who caught each, and within how many seeds
+    make sabotage FAULT=name     those with that in their names
+    make sabotage RECORD=1       all of them, and writes the table of docs/testing.md
 
-Most are those that the laws of single rules are held against (tests/stateful, tests/fault), so each
-is caught by a named test as well; the rest are of what lies between shards, and named here.
+What the table records is what test_sabotaged.py tries first.
 """
 
+import argparse
+import os
+import re
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
 
-import msgspec
 import pytest
-from fault import test_journal_rules as journal_rules
-from stateful import test_sabotage as host_rules
-from stateful import test_sabotage_bookmarks as bookmark_rules
-from stateful import test_sabotage_retention as retention_rules
-from stateful import test_sabotage_store as store_rules
-from stateful import test_shard_rules as placement_rules
-from stateful import test_shard_store_rules as memory_rules
 
-from parkade.admission import Admission
-from parkade.asks import Ask
-from parkade.attempts import Attempts
-from parkade.guards import Guards
-from parkade.handing import Handing
-from parkade.host import Host
-from parkade.levers import Levers
-from parkade.runtime import Runtime
-from parkade.shard.apply import Applying
-from parkade.shard.births import Births
-from parkade.shard.commands import Hand
-from parkade.shard.outbox import Outbox
-from parkade.store.journal import Journal
+from simulation.faults import FAULTS, Fault
 from simulation.history import history_of, run
 
-__all__ = ["FAULTS", "Fault", "caught_within"]
+__all__ = ["Caught", "catch", "recorded"]
 
-SEEDS_MAX = 300
-Break = Callable[[pytest.MonkeyPatch], None]
+ROOT: Final = Path(__file__).parents[2]
+TABLE: Final = ROOT / "docs" / "testing.md"
+BEGIN, END = "<!-- make sabotage RECORD=1 writes from here -->", "<!-- to here -->"
+SEEDS_MAX = 60
+TEST_MAX_S = 300
+TOLD_MAX = 60
+FAULTY = ("faults.py", "_rules.py", "test_sabotage.py", "test_sabotage_store.py")
+LAWS = ("/tests/kit/", "/tests/simulation/", "/shard/check.py", "/store/verify.py")
 
 
-class Fault(NamedTuple):
-    """`caught_by`: the test that notices it without a simulator."""
+class Caught(NamedTuple):
+    """`seed`: the first whose history fails. `law`: what it breaks, and where that is checked."""
+
+    seed: int
+    law: str
+
+
+class Told(NamedTuple):
+    """What came of one fault."""
 
     name: str
-    broken: Break
-    caught_by: str
+    caught: Caught | None
+    test: str
+    is_test_failing: bool
 
 
-# ------------------------------------------------------------------ attempts and what they hold
-
-
-def the_fence_lowered_by_a_revive(patch: pytest.MonkeyPatch) -> None:
-    revived = Applying._revived
-
-    def lowered(self: Applying, record: Any) -> None:
-        revived(self, record)
-        ticket = self.memory.hot.get(record.serial)
-        if ticket is not None:
-            ticket.fence = 0
-
-    patch.setattr(Applying, "_revived", lowered)
-
-
-def deaths_counted_of_whoever_ran(patch: pytest.MonkeyPatch) -> None:
-    lost_item = Attempts._lost_item
-
-    def blamed(self: Attempts, ticket: Any, suspects: int) -> Any:
-        return msgspec.structs.replace(lost_item(self, ticket, suspects), is_alone=True)
-
-    patch.setattr(Attempts, "_lost_item", blamed)
-
-
-def suspects_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    nobody = property(lambda _: None, lambda _, value: None)
-    patch.setattr(Admission, "suspect_running", nobody, raising=False)
-
-
-def a_permit_freed_before_the_attempt_ends(patch: pytest.MonkeyPatch) -> None:
-    begin = Attempts._run
-
-    def early(self: Attempts, shard: Any, serial: int, fence: int, payload: bytes) -> None:
-        begin(self, shard, serial, fence, payload)
-        attempt = self._attempts.get((shard.number, serial))
-        if attempt is not None and attempt.permit is not None:
-            permit, attempt.permit = attempt.permit, None
-            self.admission.release(permit, shard.host.now_ms)
-
-    patch.setattr(Attempts, "_run", early)
-
-
-def a_permit_never_freed_when_its_start_is_refused(patch: pytest.MonkeyPatch) -> None:
-    def forget(self: Attempts, number: int, serial: int) -> None:
-        self._attempts.pop((number, serial), None)
-
-    patch.setattr(Attempts, "_release", forget)
-
-
-def a_zombie_without_a_place(patch: pytest.MonkeyPatch) -> None:
-    end = Attempts._end
-
-    def ended(self: Attempts, number: int, outcome: Any) -> None:
-        end(self, number, outcome)
-        zombie = self._zombies.get(outcome.serial)
-        if zombie is not None and zombie.permit is not None:
-            permit, zombie.permit = zombie.permit, None
-            self.admission.release(permit, self._shards[number].host.now_ms)
-
-    patch.setattr(Attempts, "_end", ended)
-
-
-def a_ticket_started_beside_its_zombie(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Attempts, "is_outlived", lambda self, serial: False)
-
-
-def limits_that_nobody_asks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Guards, "_limit", lambda self, scope, quotas, mono_ms: None)
-
-
-def a_shard_that_recovers_loses_its_attempts(patch: pytest.MonkeyPatch) -> None:
-    failed = Attempts.shard_failed
-
-    def forgotten(self: Attempts, shard: Any) -> None:
-        failed(self, shard)
-        for key in [key for key in self._attempts if key[0] == shard.number]:
-            self._release(*key)
-
-    patch.setattr(Attempts, "shard_failed", forgotten)
-
-
-# ------------------------------------------------------------------ between shards
-
-
-def an_entry_dropped_when_it_is_sent(patch: pytest.MonkeyPatch) -> None:
-    send = Handing._send
-
-    def sent(self: Handing, number: int) -> None:
-        window = list(self._core.outbox.windows.get(number, ()))
-        was_idle = number not in self._under_way
-        send(self, number)
-        if was_idle and number in self._under_way:
-            self._shard.put(Ask(Hand(number, window[-1]), size=200))
-
-    patch.setattr(Handing, "_send", sent)
-
-
-def entries_sent_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
-    batch = Handing._batch
-
-    def early(self: Handing, number: int) -> Any:
-        shard = self._shard
-        durable_lsn, shard.durable_lsn = shard.durable_lsn, 1 << 62
-        try:
-            return batch(self, number)
-        finally:
-            shard.durable_lsn = durable_lsn
-
-    patch.setattr(Handing, "_batch", early)
-
-
-def entries_sent_backwards(patch: pytest.MonkeyPatch) -> None:
-    batch = Handing._batch
-
-    def backwards(self: Handing, number: int) -> Any:
-        entries, size = batch(self, number)
-        return entries[::-1], size
-
-    patch.setattr(Handing, "_batch", backwards)
-
-
-def what_was_taken_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Outbox, "take", lambda self, sender, place: None)
-
-
-def births_for_others_forgotten(patch: pytest.MonkeyPatch) -> None:
-    complete = Births._with
-
-    def at_home_only(self: Births, record: Any, drafts: Any) -> Any:
-        return complete(self, record, [draft for draft in drafts if self.is_home(draft)])
-
-    patch.setattr(Births, "_with", at_home_only)
-
-
-# ------------------------------------------------------------------ time and the house
-
-
-def the_wall_clock_for_the_settled_one(patch: pytest.MonkeyPatch) -> None:
-    read = Host._read_clocks
-
-    def believing(self: Host) -> None:
-        read(self)
-        self.settled_ms = self.now_ms
-        self._settled_clock._settled = self.now_ms  # type: ignore[assignment]
-
-    patch.setattr(Host, "_read_clocks", believing)
-
-
-def serials_given_out_without_a_lease(patch: pytest.MonkeyPatch) -> None:
-    def lease(self: Runtime) -> None:
-        self.serials.extend(self.serials.next_lease(self.clock.now_ms()))
-
-    patch.setattr(Runtime, "_lease", lease)
-
-
-def pauses_told_and_not_written(patch: pytest.MonkeyPatch) -> None:
-    def change(self: Levers, records: Any, apply: Callable[[], None]) -> None:
-        self._host.call(apply)
-
-    patch.setattr(Levers, "change", change)
-
-
-def trips_told_and_not_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Levers, "note_breakers", lambda self, names: None)
-
-
-# ------------------------------------------------------------------ the journal
-
-
-def _journal(kind: type[Journal]) -> Break:
-    def broken(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("parkade.opening.Journal", kind)
-        patch.setattr("parkade.house.Journal", kind)
-
-    return broken
-
-
-class GivesEachSegmentTheSameSalt(Journal):
-    """Draws one salt for all."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._entropy = bytes
-
-
-STATEFUL = "tests/stateful/test_"
-LAW = "test_a_journal_that_breaks_the_rule_is_caught_by_its_law"
-JOURNAL = f"tests/fault/test_journal_rules.py::{LAW}"
-NOTICED = "py::test_a_rule_that_is_broken_is_noticed"
-
-
-def _of(module: Any, file: str, breaks: Sequence[Break]) -> list[Fault]:
-    return [
-        Fault(f"{broken.__name__} ({file})", broken, f"{STATEFUL}{file}.{NOTICED}")
-        for broken in breaks
-    ]
-
-
-FAULTS: list[Fault] = [
-    *_of(host_rules, "sabotage", [
-        host_rules.answered_at_once,
-        host_rules.an_append_that_cannot_fail,
-        host_rules.segments_that_go_when_the_commit_is_sent,
-        host_rules.a_tail_cut_before_its_last_frame,
-        host_rules.the_next_lsn_of_the_journal_alone,
-        host_rules.whole_frames_applied,
-        host_rules.a_replay_that_loads_nothing,
-        host_rules.running_tickets_left_in_the_store,
-        host_rules.the_wall_clock_saved_as_settled,
-    ]),
-    *_of(store_rules, "sabotage_store", [
-        store_rules.counters_of_another_moment,
-        store_rules.tickets_changed_in_place,
-        store_rules.a_commit_sent_ahead_of_the_journal,
-        store_rules.completed_when_it_is_sent,
-        store_rules.the_dirty_evicted,
-        store_rules.no_tombstones,
-        store_rules.old_pages_taken,
-        store_rules.old_sweeps_taken,
-        store_rules.the_flight_forgotten,
-        store_rules.a_failed_commit_believed,
-        store_rules.a_horizon_that_is_a_time,
-        store_rules.the_overlay_emptied_at_the_cut,
-        store_rules.every_entry_taken_from_the_agenda,
-    ]),
-    *_of(placement_rules, "shard_rules", [
-        placement_rules.whatever_a_timer_names_fires,
-        placement_rules.a_horizon_that_is_never_lowered,
-        placement_rules.an_open_that_begins_at_now,
-        placement_rules.a_ticket_met_early_counts_as_unchanged,
-        placement_rules.a_window_that_takes_in_whatever_comes,
-        placement_rules.a_key_that_stops_nobody,
-        placement_rules.a_key_that_is_not_handed_on,
-    ]),
-    *_of(memory_rules, "shard_store_rules", [
-        memory_rules.any_ticket_deletes_the_row_of_its_name,
-        memory_rules.the_store_asked_before_the_flight,
-        memory_rules.every_read_counts_as_fresh,
-    ]),
-    *_of(bookmark_rules, "sabotage_bookmarks", [
-        bookmark_rules.any_fence_will_do,
-        bookmark_rules.a_merge_without_it,
-        bookmark_rules.rows_that_nobody_deletes,
-    ]),
-    *_of(retention_rules, "sabotage_retention", [retention_rules.age_by_the_wall_clock]),
-    *(
-        Fault(kind.__name__, _journal(kind), f"{JOURNAL}[...{kind.__name__}...]")
-        for kind in (
-            journal_rules.AppendsBehindTheGarbage,
-            journal_rules.CutsNothing,
-            journal_rules.KnowsNoProof,
-            journal_rules.TakesAReadErrorForTheEnd,
-            journal_rules.TrustsAFailedSyncsPages,
-            journal_rules.TrustsThePageCache,
-            journal_rules.TriesAgainOnTheSameDescriptor,
-            journal_rules.NeverSyncsItsDirectory,
-            journal_rules.DropsTooMuch,
-            journal_rules.ForgetsAFailedDirectorySync,
-            GivesEachSegmentTheSameSalt,
-        )
-    ),
-]  # fmt: skip
-
-BETWEEN: dict[Break, str] = {
-    deaths_counted_of_whoever_ran: (
-        "tests/unit/testing/test_crash.py::"
-        "test_a_ticket_that_kills_its_process_three_times_alone_is_buried"
-    ),
-    the_fence_lowered_by_a_revive: (
-        "tests/unit/engine/test_dead.py::test_reviving_gives_the_same_ticket_a_fresh_budget"
-    ),
-    suspects_side_by_side: (
-        "tests/unit/engine/test_admission.py::"
-        "test_one_suspect_runs_at_a_time_over_all_shards_and_holds_nobody_else"
-    ),
-    a_permit_freed_before_the_attempt_ends: (
-        "tests/unit/engine/test_limits.py::test_a_concurrency_is_never_exceeded_and_always_used"
-    ),
-    a_permit_never_freed_when_its_start_is_refused: (
-        "tests/unit/engine/test_in_hand.py::test_a_ticket_that_ends_in_hand_is_not_taken_for_damaged"
-    ),
-    a_zombie_without_a_place: (
-        "tests/unit/engine/test_zombies.py::"
-        "test_a_thread_past_its_timeout_keeps_its_place_and_holds_its_ticket"
-    ),
-    a_ticket_started_beside_its_zombie: (
-        "tests/unit/engine/test_zombies.py::"
-        "test_a_thread_past_its_timeout_keeps_its_place_and_holds_its_ticket"
-    ),
-    limits_that_nobody_asks: (
-        "tests/unit/engine/test_limits.py::test_a_concurrency_is_never_exceeded_and_always_used"
-    ),
-    a_shard_that_recovers_loses_its_attempts: (
-        "tests/fault/test_shard_failure.py::test_an_attempt_that_runs_meanwhile_is_not_lost"
-    ),
-    an_entry_dropped_when_it_is_sent: ("tests/simulation/test_sabotaged.py"),
-    entries_sent_before_they_are_durable: (
-        "tests/fault/test_handover.py::"
-        "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
-    ),
-    entries_sent_backwards: (
-        "tests/fault/test_handover.py::"
-        "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
-    ),
-    what_was_taken_is_forgotten: (
-        "tests/unit/shard/test_outbox.py::test_a_delivered_entry_is_taken_once_and_in_order"
-    ),
-    births_for_others_forgotten: (
-        "tests/unit/engine/test_children.py::test_a_verdict_on_the_ticket_brings_its_children_forth"
-    ),
-    the_wall_clock_for_the_settled_one: ("tests/simulation/test_sabotaged.py"),
-    serials_given_out_without_a_lease: (
-        "tests/unit/engine/test_house.py::test_every_life_begins_behind_the_lease_of_the_one_before"
-    ),
-    pauses_told_and_not_written: (
-        "tests/unit/engine/test_pauses.py::test_pauses_outlive_a_crash_and_a_stop"
-    ),
-    trips_told_and_not_written: (
-        "tests/unit/engine/test_breakers.py::"
-        "test_a_trip_outlives_a_crash_and_is_in_force_before_anything_starts"
-    ),
-}
-FAULTS += [Fault(broken.__name__, broken, test) for broken, test in BETWEEN.items()]
-
-
-def caught_within(name: str, seeds_max: int = SEEDS_MAX) -> tuple[int | None, str]:
-    """Within how many seeds the fault is caught, and how that reads; None: it is not."""
-    fault = next(fault for fault in FAULTS if fault.name == name)
-    for seed in range(seeds_max):
+def catch(fault: Fault, seeds: Iterable[int]) -> Caught | None:
+    """The first of these histories that fails with the fault switched on."""
+    for seed in seeds:
         with pytest.MonkeyPatch.context() as patch:
             fault.broken(patch)
             try:
-                run(history_of(seed))
+                run(history_of(seed, fault.lean))
             except Exception as error:
-                first: BaseException = error
-                while first.__cause__ is not None:
-                    first = first.__cause__
-                return seed + 1, f"{type(first).__name__} {first}"[:90].replace("\n", " ")
-    return None, ""
+                return Caught(seed, _law(error))
+    return None
 
 
-def main(chosen: str, workers: int) -> int:
-    """Prints the table; how many were not caught."""
-    names = [fault.name for fault in FAULTS if chosen in fault.name]
-    missed = 0
-    with ProcessPoolExecutor(workers) as pool:
-        caught = {pool.submit(caught_within, name): name for name in names}
-        for future in as_completed(caught):
-            name, (count, how) = caught[future], future.result()
-            missed += count is None
-            print(f"{'-' if count is None else count:>5}  {name}: {how}", flush=True)
-    print(f"{len(names)} faults, {missed} not caught")
-    return missed
+def _law(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame.f_code)
+        traceback = traceback.tb_next
+    if isinstance(error, AttributeError | NameError | TypeError):
+        assert not frames[-1].co_filename.endswith(FAULTY), ("the fault is at fault", error)
+    told = error.args[0] if error.args else ""
+    while isinstance(told, tuple | list) and told:
+        told = told[0]
+    text = f"{type(error).__name__} " if not isinstance(error, AssertionError) else ""
+    text += re.sub(r"\d{4,}|/\S+", "...", str(told)).split("\n")[0][:TOLD_MAX]
+    where = [code for code in frames if any(law in code.co_filename for law in LAWS)][-1]
+    return f"{Path(where.co_filename).stem}.{where.co_name.strip('_')}: {text}".strip(": ")
+
+
+def fails_its_test(fault: Fault) -> bool:
+    """Whether the test that a fault names fails while it is switched on."""
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-x", "-p", "simulation.switched_on",
+        f"--fault={fault.name}", "-o", "faulthandler_timeout=0", fault.test,
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TEST_MAX_S
+    )
+    return ran.returncode == 1 and " failed" in ran.stdout
+
+
+def recorded() -> dict[str, int]:
+    """By fault, the seed that caught it when the table was written."""
+    return {row[0]: int(row[2]) - 1 for row in _rows() if row[2].isdigit()}
+
+
+def _rows() -> list[list[str]]:
+    _, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
+    listed, _, _ = rest.partition(END)
+    rows = [line.strip("|").split("|") for line in listed.strip().splitlines()]
+    return [[cell.strip().strip("`") for cell in row] for row in islice(rows, 2, None)]
+
+
+def _write(told: Sequence[Told]) -> None:
+    lines = ["| fault | the law that notices | within | the test that fails |", "|---|---|---|---|"]
+    for name, caught, test, is_failing in sorted(told, key=lambda each: each.name.lower()):
+        law = "" if caught is None else caught.law.replace("|", "/").replace("`", "'")
+        within = "-" if caught is None else str(caught.seed + 1)
+        shown = test.removeprefix("tests/") if is_failing else "-"
+        lines.append(f"| `{name}` | `{law}` | {within} | `{shown}` |")
+    text = TABLE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    TABLE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", "utf-8")
+
+
+def _told(name: str) -> Told:
+    fault = next(fault for fault in FAULTS if fault.name == name)
+    return Told(name, catch(fault, range(SEEDS_MAX)), fault.test, fails_its_test(fault))
+
+
+def main() -> int:
+    """The command: 0 if each fault was caught twice."""
+    parser = argparse.ArgumentParser(prog="make sabotage")
+    parser.add_argument("name", nargs="?", default="", help="those with that in their names")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--record", action="store_true", help="write the table of docs/testing.md")
+    given = parser.parse_args()
+    chosen = [fault.name for fault in FAULTS if given.name in fault.name]
+    told = []
+    with ProcessPoolExecutor(given.workers) as pool:
+        for each in pool.map(_told, chosen):
+            told.append(each)
+            within = "-" if each.caught is None else each.caught.seed + 1
+            law = "no history fails" if each.caught is None else each.caught.law
+            test = "" if each.is_test_failing else f"; NOT by {each.test}"
+            print(f"{within:>5}  {each.name}: {law}{test}", flush=True)
+    missed = [each for each in told if each.caught is None or not each.is_test_failing]
+    print(f"{len(told)} faults, {len(missed)} not caught by both")
+    if given.record and not given.name:
+        _write(told)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "", int((sys.argv[2:] or ["2"])[0])))
+    sys.exit(main())

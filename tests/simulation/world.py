@@ -8,7 +8,7 @@ holds across shards is held here.
 
 import errno
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -21,11 +21,12 @@ from kit.inodes import How
 from kit.lmdb_memory import MemoryFiles, Shelf
 from kit.stepped import BOUNDS, LIMITS, ODD_BOUNDS, SIZING
 from kit.watched import Watched
-from kit.witness import StoreImage, Witness, fields_of, without_progress
+from kit.witness import StoreImage, Witness
 from parkade import Engine, limits
-from parkade.asks import Ask, AwaitEnd, Inquiry, Look, PageOf, Seen
+from parkade.asks import Ask, Inquiry
 from parkade.errors import ParkadeError, StorageDamaged
 from parkade.guards import decode_override
+from parkade.job import Job
 from parkade.opening import OpenShard, open_shard
 from parkade.outliving import OUTLIVING
 from parkade.runs import Run
@@ -41,13 +42,22 @@ from simulation.across import (
     Waiting,
     check_begins,
     check_births,
+    check_forgotten,
     check_permits,
     check_rest,
     check_traffic,
     check_unique_serials,
 )
+from simulation.answers import check_answer
 from simulation.application import LIMIT_T, make_engine
-from simulation.machine import AtWork, SimulatedClock, SimulatedDrive, SimulatedExecutor
+from simulation.hearing import Hearing
+from simulation.machine import (
+    AtWork,
+    SimulatedClock,
+    SimulatedDrive,
+    SimulatedExecutor,
+    SimulatedWriter,
+)
 from simulation.rot import Rot
 
 __all__ = ["KEYS", "PATH", "World", "simulated"]
@@ -56,6 +66,11 @@ PATH = "/data"
 MAP_BYTES = 96 << 10  # so little that every longer history outgrows it
 KEYS = ("k0", "k1", "k2")
 SETTLE_PASSES_MAX = 4_000
+JOBS_MAX = 8
+FAILING = (
+    "pread", "pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
+    "fsync_directory", "open",
+)  # fmt: skip
 
 
 class Simulated(Watched):
@@ -72,6 +87,7 @@ class Simulated(Watched):
         tasks |= {r.serial: r.task for r in verdict.records if isinstance(r, Submitted)}
         outcomes = zip(getattr(self._asked, "outcomes", ()), verdict.answers, strict=False)
         children = sum(len(o.born or ()) for o, answer in outcomes if answer.code == "settled")
+        check_forgotten(self.world, self.number, verdict.records)
         super()._apply(verdict, loaded, size)
         self.world.check_births(verdict, tasks, children)
 
@@ -92,6 +108,9 @@ class World:
         has_breaker: bool = False,
         has_leases: bool = False,
         actions_per_check: int = 1,
+        failing: Sequence[str] = FAILING,
+        failing_times: Sequence[int] = (1, 1, 2),
+        max_ready: int | None = None,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -103,6 +122,8 @@ class World:
         self.has_breaker = has_breaker
         self.has_leases = has_leases
         self.actions_per_check = actions_per_check
+        self.failing, self.failing_times = failing, failing_times
+        self.max_ready = max_ready
         self.bounds = (BOUNDS, *ODD_BOUNDS)[bounds]
         self.clock = SimulatedClock()
         self.disk = FakeDisk()
@@ -116,6 +137,7 @@ class World:
         self.asked_at: dict[int, list[int]] = {}
         self.troubles: list[tuple[str, BaseException | None]] = []
         self.known: dict[int, int] = {}  # serial -> part, of what was acknowledged
+        self.past: deque[Job] = deque(maxlen=JOBS_MAX)  # of attempts that have ended
         self.given: set[int] = set()  # every serial that was ever given out to submit with
         self.paused: set[str] = set()  # by what was acknowledged; None: not known
         self.unsure: set[str] = set()
@@ -128,6 +150,7 @@ class World:
         self.announced = Announced()
         self.rot = Rot(self)
         self.salt = b""
+        self.hearing: Hearing | None = None
         self.runtime: Runtime | None = None
         self._since_check = 0
         self._opening: set[int] = set()
@@ -146,6 +169,7 @@ class World:
             durability=self.durability,
             keep_done=None if self.keep_ms is None else self.keep_ms / 1_000,
             keep_done_max=self.keep_max,
+            max_ready=self.max_ready,
         )
         options = engine._options
         options.disk = self.disk
@@ -184,6 +208,7 @@ class World:
         assert self.runtime is not None
         self.salt = self.runtime.identity.salt
         self.counts["recoveries"] += self.shards
+        self.hearing = Hearing(self)
         self.rot.check_open()
         self._check_house()
         self.check()
@@ -256,6 +281,9 @@ class World:
         host.held_at, host.begun_at = {}, {}
         return host
 
+    def make_writer(self, name: str, post: Any) -> SimulatedWriter:
+        return SimulatedWriter(name, post, self.random)
+
     def open_shard(self, disk: Any, identity: Any, number: int, **given: Any) -> OpenShard:
         """The real one; what it recovers is held against the witness."""
         opened = open_shard(disk, identity, number, bounds=self.bounds, **given)
@@ -299,6 +327,7 @@ class World:
         self.counts["attempts"] += 1
 
     def attempt_ends(self, run: Run) -> None:
+        self.past.append(run.job)
         self.announced.ended(run.job.ticket)
         shard = self.host(run.job.part % self.shards)
         flight = shard.is_open and shard.core.flight is not None
@@ -325,44 +354,11 @@ class World:
 
         def then(value: Any, error: BaseException | None) -> None:
             assert self.unanswered.pop(id(ask), None) is not None, ("answered twice", asked)
-            self._check_answer(number, asked, value, error, self.asked_at.pop(id(ask))[number])
+            check_answer(self, number, asked, value, error, self.asked_at.pop(id(ask))[number])
 
         ask.then = then
         self.unanswered[id(ask)] = ask
         self.runtime.host.inbox.put([(number, ask)])
-
-    def _check_answer(
-        self,
-        number: int,
-        asked: Command | Inquiry,
-        value: Any,
-        error: BaseException | None,
-        since: int,
-    ) -> None:
-        self.counts["answers"] += 1
-        if error is not None:
-            assert isinstance(error, ParkadeError), (asked, error)
-            self.counts["errors answered"] += 1
-            self.rot.check_error(number, error)
-            return
-        if isinstance(asked, Command):
-            for answer in value:
-                if answer.code == "created":
-                    self.known[answer.serial] = answer.part
-            return
-        if isinstance(asked, Look | AwaitEnd):
-            head = None if value is None else without_progress(fields_of(value.ticket))
-            # The id of a child that was not made answers as whoever had its name.
-            serial = asked.serial if value is None else value.ticket.serial
-            assert serial == asked.serial or self.is_alias(number, asked.serial, serial)
-            until = self.host(number).durable_lsn
-            seen = self.witnesses[number].was_seen(serial, head, min(since, until), until)
-            assert seen, (asked, value, since, until)
-            if isinstance(value, Seen) and (isinstance(asked, AwaitEnd) or asked.wants_body):
-                shadows = self.witnesses[number].versions[serial]
-                bodies = [s.body for _, s in shadows if s and without_progress(s.head) == head]
-                assert value.body in bodies, ("head and body of one moment", value)
-        assert isinstance(asked, Look | AwaitEnd | PageOf)
 
     def serials_of(self, task: str | None) -> set[int]:
         """All tickets there are, of a task unless it is None."""
@@ -425,6 +421,8 @@ class World:
             self.counts["steps"] += 1 + len(self.workers())
             if not has_worked and wait_ms > 0:
                 check_rest(self, self.runtime)
+                assert self.hearing is not None
+                self.hearing.check_rest()
                 self.limit_t = self.limit_now
                 return
         raise AssertionError("it does not come to rest")
@@ -577,6 +575,7 @@ def simulated(seed: int, **options: Any) -> Generator[World, None, None]:
             mock.patch.multiple(limits, **patched),
             mock.patch("parkade.runtime.ShardHost", world.make_shard_host),
             mock.patch("parkade.runtime.open_shard", world.open_shard),
+            mock.patch("parkade.runtime.Writer", world.make_writer),
             mock.patch.object(Runtime, "report", lambda _, what, error: world.report(what, error)),
         ):
             yield world

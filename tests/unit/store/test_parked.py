@@ -7,6 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from kit.lmdb_memory import CommitFailure, MemoryFiles, Shelf
 from kit.parking import (
     DONE,
     PENDING,
@@ -310,6 +311,22 @@ def test_free_space_tells_a_full_disk_from_a_broken_one(
     with pytest.raises(expected):
         parked.commit(Batch(1, 1, NOW, NOW, {}))
     assert parked.lsn == 0
+
+
+@pytest.mark.parametrize(("how", "expected"), [("before", NoRoom), ("after", WriteFailed)])
+def test_a_commit_without_room_that_was_done_is_not_told_as_one_to_try_again(
+    how: CommitFailure, expected: type[Exception]
+) -> None:
+    shelf = Shelf()
+    parked = open_parked("/store", files=MemoryFiles(shelf))
+    now = filled(parked)
+    more = now.copy()
+    more.lsn = 2
+    del more.cars[1]
+    shelf.free_bytes = 0
+    shelf.fail_commit = lambda path: (how, errno.ENOSPC)
+    with pytest.raises(expected):
+        parked.commit(diff(now, more))
 
 
 def test_the_map_grows_before_it_is_full(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""What histories have found once, each as its shortest script."""
+
+from unittest import mock
+
+from kit.failing import key_of
+from parkade.handing import Handing
+from parkade.shard.commands import Submit
+from parkade.shard.ticket import part_of_key
+from parkade.store.record import Submitted
+from simulation.world import World, simulated
+
+
+def submit(world: World, key: str) -> None:
+    assert world.runtime is not None
+    now_ms = world.clock.wall_ms
+    serial = world.runtime.serials.take(1, now_ms)
+    draft = Submitted(serial, part_of_key(key), "u", now_ms, now_ms, b"\x80", key)
+    world.ask(draft.part % world.shards, Submit([draft]), 200)
+
+
+def test_a_core_comes_to_rest_while_what_was_on_its_way_does_not_arrive() -> None:
+    """As with a receiver whose disk is full: until then nothing starts, and time helps nobody."""
+    with simulated(0, shards=2, keep_ms=None, bounds=0) as world:
+        assert world.open() and world.runtime is not None
+        with mock.patch.object(Handing, "is_behind", True):
+            world.runtime.host.hand_over()
+            submit(world, key_of(0))
+            world.rest()
+            assert not world.work.alive
+        world.rest()
+        assert len(world.work.alive) == 1
+        world.finish()
+
+
+def test_a_life_without_a_checkpoint_has_a_time_that_is_believed_all_the_same() -> None:
+    with simulated(0, shards=2, keep_ms=None, bounds=0) as world:
+        assert world.open()
+        begun_ms = world.clock.wall_ms
+        world.kill()
+        world.pass_ms(400 * 86_400_000, 1_000)
+        assert world.open() and world.runtime is not None
+        assert world.runtime.settled_clock.now <= begun_ms + 1_000
+        world.finish()
