@@ -53,7 +53,7 @@ from parkade.shard.unique import alias_name
 from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
 from parkade.store.outbox import unpack_place
 from parkade.store.parked import ParkedReader
-from parkade.store.record import Bookmarked, Cancelled, Delivered, Record, Submitted
+from parkade.store.record import Bookmarked, Delivered, Record, Submitted
 from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
 from parkade.store.verify import HeadFacts, verify
@@ -237,23 +237,11 @@ class Witness:
         must be the model's."""
         answers = list(verdict.answers)
         self.latest_ms = max(self.latest_ms, times[1])
-        if isinstance(command, Submit):
-            self._let_go(command.drafts, verdict)
-        expected = _Expected(self.model, answers, *times, has_room).codes(command)
+        expected = _Expected(self.model, answers, *times, has_room, self.latest_ms).codes(command)
         codes = [answer.code for answer in answers]
         assert codes == expected, (command, codes, expected)
         self.started += codes.count("started") if isinstance(command, Start) else 0
         self.bearing = births_of(command)
-
-    def _let_go(self, drafts: Sequence[Submitted], verdict: Verdict) -> None:
-        """A name that was over once, before the clock was set back, may be free for good."""
-        replaced = {r.serial for r in verdict.records if isinstance(r, Cancelled)}
-        for draft, answer in zip(drafts, verdict.answers, strict=True):
-            name = Entry(draft, PENDING, 0, 0, None).name
-            holder, until_ms = (0, None) if name is None else self.model.names.get(name, (0, None))
-            was_over = until_ms is not None and until_ms <= self.latest_ms
-            if name and was_over and answer.code == "created" and holder not in replaced:
-                del self.model.names[name]
 
     def told_along(self, records: Sequence[Record]) -> None:
         """Progress that goes ahead of what was decided."""
@@ -441,8 +429,10 @@ class _Expected:
         now_ms: int,
         settled_ms: int,
         has_room: bool,
+        latest_ms: int,
     ) -> None:
         self.model = model
+        self.latest_ms = latest_ms
         self.answers = answers
         self.now_ms = now_ms
         self.settled_ms = settled_ms
@@ -507,9 +497,18 @@ class _Expected:
             return "full"
         # Without room nobody is replaced: the holder is answered.
         mode = mode if self.has_room or mode != CONFLICT_REPLACE else CONFLICT_RETURN
+        if answer.code == "created" and mode != CONFLICT_REPLACE:
+            self._let_go(draft)
         code = self.model.submit(draft, mode, self.now_ms, self.settled_ms)
         assert self.has_room or code != "created", "made without room"
         return code
+
+    def _let_go(self, draft: Submitted) -> None:
+        """A name that was over once, before the clock was set back, may be free for good."""
+        name = Entry(draft, PENDING, 0, 0, None).name
+        _, until_ms = (0, None) if name is None else self.model.names.get(name, (0, None))
+        if name is not None and until_ms is not None and until_ms <= self.latest_ms:
+            del self.model.names[name]
 
     def _forget(self, task: str, state: int, serial: int, before_ms: int | None) -> str:
         entry = self.model.tickets.get(serial)

@@ -61,6 +61,7 @@ def history_of(seed: int, lean: Lean = EVEN) -> History:
         "has_leases": random.random() < 0.4,
         "actions_per_check": random.choice((1, 3, 6)),
         "max_ready": random.choice((None, None, 3)),
+        "has_lone_frames": random.random() < 0.5,
     }
     weights = swarm(random)
     weights |= {name: ACTIONS[name][0] * times for name, times in lean.weights.items()}

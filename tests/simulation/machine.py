@@ -66,6 +66,11 @@ class AtWork:
             self._world.attempt_begins(run)
             self.alive[run.key] = run
 
+    def attempt_of(self, run: Run) -> Attempt:
+        """What its handler holds."""
+        attempt: Attempt = self._runs.attempt_of(run)
+        return attempt
+
     can_stop = False
 
     def interrupt(self, run: Run) -> None:
@@ -91,9 +96,8 @@ class AtWork:
     ) -> None:
         """`children`: calls that the handler submits before it ends."""
         run = self.alive.pop(key)
-        if run.family is not None:
-            for call in children:
-                run.family.submit(call)
+        for call in children:
+            self.attempt_of(run).submit(call)
         self._world.attempt_ends(run)
         self._finish(run, self._runs.ended(run, value, error))
 
@@ -120,9 +124,14 @@ class News:
         self._post = post
         self._random = random
         self._untold: tuple[Any, ...] | None = None
+        self.is_prompt = False
+
+    @property
+    def is_left(self) -> bool:
+        return self._untold is not None
 
     def tell(self, *news: Any) -> None:
-        if self._random.random() < SLOW_TO_TELL:
+        if not self.is_prompt and self._random.random() < SLOW_TO_TELL:
             self._untold = news
         else:
             self._post(*news)
@@ -143,8 +152,20 @@ class SimulatedIO(ShardIO):
         self._news = News(post, random)
         super().__init__(name, self._news.tell)
 
+    def append_here(self, *given: Any) -> None:
+        self._news.is_prompt = True
+        try:
+            super().append_here(*given)
+        finally:
+            self._news.is_prompt = False
+
     def run_one(self) -> bool:
-        return self._news.bring() or super().run_one()
+        if self._news.bring():
+            self._ended += 1
+            return True
+        has_worked = self._run_one()
+        self._ended += has_worked and not self._news.is_left
+        return has_worked
 
 
 class SimulatedWriter(Writer):
@@ -180,6 +201,7 @@ class SimulatedDrive(Drive):
 
     def start(self, runtime: Runtime) -> None:
         self._world.runtime = runtime
+        runtime.host.lone_frames.is_allowed = self._world.has_lone_frames
         runtime.host.lone_frames.is_allowed = self._world.seed % 2 == 0
 
     def stir(self) -> None:

@@ -111,6 +111,7 @@ class World:
         failing: Sequence[str] = FAILING,
         failing_times: Sequence[int] = (1, 1, 2),
         max_ready: int | None = None,
+        has_lone_frames: bool = False,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -124,6 +125,7 @@ class World:
         self.actions_per_check = actions_per_check
         self.failing, self.failing_times = failing, failing_times
         self.max_ready = max_ready
+        self.has_lone_frames = has_lone_frames
         self.bounds = (BOUNDS, *ODD_BOUNDS)[bounds]
         self.clock = SimulatedClock()
         self.disk = FakeDisk()
