@@ -66,11 +66,6 @@ class AtWork:
             self._world.attempt_begins(run)
             self.alive[run.key] = run
 
-    def attempt_of(self, run: Run) -> Attempt:
-        """What its handler holds."""
-        attempt: Attempt = self._runs.attempt_of(run)
-        return attempt
-
     can_stop = False
 
     def interrupt(self, run: Run) -> None:

@@ -14,12 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from simulation.history import STEPS_MIN, fails, history_of, run, shrink
 
 __all__ = ["few", "survey", "tell", "text_of"]
 
 SEEDS_PER_NOTE = 100
+PART, PARTS_PER_PROCESS = 4, 5  # an engine that was killed leaves some memory behind
 # What a hundred histories must have met at least, or they show little.
 MINIMA_PER_100 = {
     "steps": 80_000,
@@ -62,12 +64,14 @@ def survey(
 
 
 def _each(seeds: Sequence[int], workers: int) -> Iterator[tuple[int, Counter[str] | None]]:
-    if workers == 1:
-        yield from ((seed, _counts_of(seed)) for seed in seeds)
+    if len(seeds) == 1:
+        yield seeds[0], _counts_of(seeds[0])
         return
-    pool = ProcessPoolExecutor(workers)
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["simulation.history"])
+    pool = ProcessPoolExecutor(workers, context, max_tasks_per_child=PARTS_PER_PROCESS)
     try:
-        yield from zip(seeds, pool.map(_counts_of, seeds, chunksize=4), strict=True)
+        yield from zip(seeds, pool.map(_counts_of, seeds, chunksize=PART), strict=True)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
