@@ -343,7 +343,10 @@ BETWEEN: Final[dict[Break, str]] = {
     a_shard_that_recovers_loses_its_attempts: (
         "tests/fault/test_shard_failure.py::test_an_attempt_that_runs_meanwhile_is_not_lost"
     ),
-    an_entry_dropped_when_it_is_sent: ("tests/simulation/test_sabotaged.py"),
+    an_entry_dropped_when_it_is_sent: (
+        "tests/fault/test_handover.py::"
+        "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
+    ),
     entries_sent_before_they_are_durable: (
         "tests/fault/test_handover.py::"
         "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
@@ -358,7 +361,9 @@ BETWEEN: Final[dict[Break, str]] = {
     births_for_others_forgotten: (
         "tests/unit/engine/test_children.py::test_a_verdict_on_the_ticket_brings_its_children_forth"
     ),
-    the_wall_clock_for_the_settled_one: ("tests/simulation/test_sabotaged.py"),
+    the_wall_clock_for_the_settled_one: (
+        "tests/unit/engine/test_why.py::test_of_one_that_only_the_clock_holds_it_says_what_it_waits_for"
+    ),
     serials_given_out_without_a_lease: (
         "tests/unit/engine/test_house.py::test_every_life_begins_behind_the_lease_of_the_one_before"
     ),

@@ -23,7 +23,7 @@ import pytest
 from simulation.faults import FAULTS, Fault
 from simulation.history import history_of, run
 
-__all__ = ["Caught", "catch", "recorded"]
+__all__ = ["Caught", "catch", "listed", "recorded"]
 
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "docs" / "testing.md"
@@ -78,7 +78,8 @@ def _law(error: BaseException) -> str:
         told = told[0]
     text = f"{type(error).__name__} " if not isinstance(error, AssertionError) else ""
     text += re.sub(r"\d{4,}|/\S+", "...", str(told)).split("\n")[0][:TOLD_MAX]
-    where = [code for code in frames if any(law in code.co_filename for law in LAWS)][-1]
+    laws = [code for code in frames if any(law in code.co_filename for law in LAWS)]
+    where = (laws or frames)[-1]
     return f"{Path(where.co_filename).stem}.{where.co_name.strip('_')}: {text}".strip(": ")
 
 
@@ -98,6 +99,11 @@ def fails_its_test(fault: Fault) -> bool:
 def recorded() -> dict[str, int]:
     """By fault, the seed that caught it when the table was written."""
     return {row[0]: int(row[2]) - 1 for row in _rows() if row[2].isdigit()}
+
+
+def listed() -> set[str]:
+    """The faults that the table knows, caught or not."""
+    return {row[0] for row in _rows()}
 
 
 def _rows() -> list[list[str]]:
