@@ -6,6 +6,7 @@ applied to it as an open would, up to the first record that is missing. The ids 
 number of shards and the salt (docs/operating.md).
 """
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from parkade.salvaging import Salvaged, salvage_stores
 from parkade.shard import Shard
 from parkade.shard.memory import UNREAD
 from parkade.shard.states import NO_FENCE, PENDING, RUNNING
+from parkade.shards_told import parts_of_heads, parts_of_journal, shards_told
 from parkade.store.disk import Disk, RealDisk
 from parkade.store.errors import Damage, NotOurs, StoreError
 from parkade.store.journal import Journal, Sizing
@@ -92,11 +94,14 @@ def repair(source: str, target: str, *, is_past_holes: bool = False) -> Repair:
     """
     disk = RealDisk()
     report = Repair(target)
-    manifest = _manifest(disk, source, report)
+    manifest, is_guessed = _manifest(disk, source, report)
     try:
         with held_still(disk, source), copied_directory(disk, target) as partial:
             work = _Work(disk, source, partial, manifest, is_past_holes)
             house, *salvaged = work.salvage()
+            if is_guessed:
+                salvaged += work.salvage_missing(salvaged, report)
+                manifest = work.manifest
             shards = [work.shard(number, rows) for number, rows in enumerate(salvaged)]
             report.parts = [work.house(house), *shards]
             _check_sound(disk, partial, manifest)
@@ -106,7 +111,8 @@ def repair(source: str, target: str, *, is_past_holes: bool = False) -> Repair:
     return report
 
 
-def _manifest(disk: Disk, source: str, report: Repair) -> Manifest:
+def _manifest(disk: Disk, source: str, report: Repair) -> tuple[Manifest, bool]:
+    """And whether it had to be guessed."""
     try:
         manifest = read_manifest(disk, source)
         reason = "it is missing"
@@ -118,7 +124,7 @@ def _manifest(disk: Disk, source: str, report: Repair) -> Manifest:
         raise opening_error(source, error, SystemClock().now_ms()) from error
     if manifest is not None:
         # Where shards are about to be exchanged it says what to do first.
-        return existing_manifest(disk, source, SystemClock().now_ms())
+        return existing_manifest(disk, source, SystemClock().now_ms()), False
     guessed = guess_manifest(disk, source, VERSION, SystemClock().now_ms())
     if guessed is None:
         raise ConfigError(
@@ -127,7 +133,7 @@ def _manifest(disk: Disk, source: str, report: Repair) -> Manifest:
             code="PK-111",
         )
     report.notes.append(f"the manifest was made anew of what the journals say ({reason})")
-    return guessed
+    return guessed, True
 
 
 def _check_sound(disk: Disk, partial: str, manifest: Manifest) -> None:
@@ -151,11 +157,32 @@ class _Work:
 
     def salvage(self) -> list[Salvaged]:
         """The rows of the house and of each shard."""
-        numbers = range(self.manifest.shards)
-        pairs = [(f"{self.source}/house", f"{self.partial}/house")] + [
-            (shard_directory(self.source, number), shard_directory(self.partial, number))
-            for number in numbers
+        house = (f"{self.source}/house", f"{self.partial}/house")
+        return self._salvage([house, *map(self._pair, range(self.manifest.shards))])
+
+    def salvage_missing(self, salvaged: list[Salvaged], report: Repair) -> list[Salvaged]:
+        """Of shards behind the last folder, if the tickets in the others tell of such."""
+        parts = [
+            parts_of_heads(rows)
+            | parts_of_journal(
+                self.disk, f"{self._pair(number)[0]}/journal", self.manifest.salt, number
+            )
+            for number, rows in enumerate(salvaged)
         ]
+        shards = shards_told(parts, len(parts))
+        if shards == len(parts):
+            return []
+        report.notes.append(
+            f"the tickets are placed as those of {shards} shards, and there are folders of "
+            f"{len(parts)}: the last {shards - len(parts)} are missing, with all that they held"
+        )
+        self.manifest = dataclasses.replace(self.manifest, shards=shards)
+        return self._salvage([self._pair(number) for number in range(len(parts), shards)])
+
+    def _pair(self, number: int) -> tuple[str, str]:
+        return shard_directory(self.source, number), shard_directory(self.partial, number)
+
+    def _salvage(self, pairs: list[tuple[str, str]]) -> list[Salvaged]:
         for _, target in pairs:
             self.disk.mkdir(target)
         places = [(f"{source}/store", f"{target}/rows") for source, target in pairs]

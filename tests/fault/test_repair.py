@@ -23,6 +23,7 @@ from parkade import ConfigError, Engine, StorageFull, salvaging
 from parkade.cli.app import cli
 from parkade.repairing import Repair, repair
 from parkade.shard.ticket import parse_id
+from parkade.shards_told import shards_told
 
 TICKETS = 60
 
@@ -215,6 +216,28 @@ def parts_of(ticket_id: str) -> int:
     found = parse_id(ticket_id)
     assert found is not None
     return found.part
+
+
+def test_without_manifest_and_last_shard_the_tickets_tell_how_many_there_were(
+    left: tuple[Path, list[str]],
+) -> None:
+    path, ids = left
+    (path / "manifest.json").unlink()
+    shutil.rmtree(path / "shard-001")
+    report = repaired(path)
+    assert [part.name for part in report.parts] == ["house", "shard 00", "shard 01"]
+    assert any("the last 1 are missing" in note for note in report.notes)
+    assert ids_in(path) == {each for each in ids if parts_of(each) % 2 == 0}
+
+
+@pytest.mark.parametrize(("shards", "there"), [(1, 1), (4, 3), (6, 1), (256, 2)])
+def test_parts_tell_the_number_of_shards(shards: int, there: int) -> None:
+    parts = [set(range(at, 65_536, shards)) for at in range(there)]
+    assert shards_told(parts, there) == shards
+    few = [{at, at + 60} for at in range(there)]
+    told = shards_told(few, there)
+    assert all(part % told == at for at, found in enumerate(few) for part in found)
+    assert shards_told([{1}], 1) == 1 and shards_told([{1}, {2}], 2) == 2
 
 
 @given(seed=st.integers(0, 1 << 32), flips=st.integers(1, 6))
