@@ -42,7 +42,8 @@ class NotOurs(StoreError):
     def __init__(self, path: str, found: str) -> None:
         super().__init__(
             f"{path} holds {found} but no manifest.json: it is not a parkade directory, or lost "
-            f"its manifest. Give the engine's directory or an empty one, or restore the manifest"
+            f"its manifest. Give the engine's directory or an empty one. A lost manifest is made "
+            f"anew by: parkade repair {path} {path}.new"
         )
         self.path = path
         self.found = found

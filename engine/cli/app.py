@@ -27,10 +27,13 @@ from parkade.cli.status import status
 from parkade.cli.tail import tail
 from parkade.cli.verify import verify
 from parkade.cli.why import why
-from parkade.errors import ParkadeError
+from parkade.errors import EngineInUse, ParkadeError
 from parkade.version import VERSION
 
 __all__ = ["cli", "main"]
+
+# The error's own advice is for an application; who types a command has another way.
+IN_USE_ADVICE = "parkade: this command needs the directory: stop that process, and run it again"
 
 
 class Commands(click.Group):
@@ -41,6 +44,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except ParkadeError as error:
             click.echo(f"parkade: {error}", err=True)
+            if error.code == EngineInUse.code:
+                click.echo(IN_USE_ADVICE, err=True)
             ctx.exit(exits.exit_code_of(error))
         except click.NoSuchOption as error:
             if error.option_name not in ("--dir", "-d") or error.ctx is None:

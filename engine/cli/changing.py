@@ -232,6 +232,8 @@ def _turn(ctx: click.Context, verb: str, asked: dict[str, Any]) -> None:
         change(verb, **asked)
     kind = "target" if asked["task"] is None else "task"
     Screen().line(f"{verb}d {kind} {clean(asked[kind])}")
+    if kind == "task" and asked["task"] not in ask(ctx.obj, "status")["tasks"]:
+        click.echo("parkade: there is no ticket of a task of this name now", err=True)
 
 
 def _say(output: Output, facts: dict[str, Any], lines: list[str]) -> None:

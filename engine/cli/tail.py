@@ -43,6 +43,9 @@ def tail(
             if is_following and error.code in (*GONE, "PK-206"):
                 click.echo("parkade: the engine has stopped", err=True)
                 return
+            if error.code in GONE:
+                text = f"{error}. Only a running engine tells events: start it, or see the status"
+                raise ControlError(error.code, text) from error
             raise
         is_following = True
         if page["dropped"]:

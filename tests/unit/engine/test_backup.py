@@ -276,6 +276,14 @@ def test_the_command_asks_the_engine_that_runs(tmp_path: Path) -> None:
         assert all(copy.ticket(each).info().state == "scheduled" for each in ids)
 
 
+def test_a_command_that_needs_the_directory_says_to_stop_who_has_it(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process", run=False):
+        for command in (["compact"], ["reshard", "--to", "3"]):
+            done = run("-d", tmp_path / "data", *command)
+            assert done.exit_code == 4
+            assert "stop that process, and run it again" in done.stderr
+
+
 def test_a_directory_whose_engine_does_not_answer_is_in_use(tmp_path: Path) -> None:
     with make(tmp_path / "data", durability="process", run=False):
         with pytest.raises(Exception, match="already open") as caught:

@@ -98,7 +98,7 @@ def test_tail_begins_with_what_comes_and_ends_at_once_where_no_engine_is(tmp_pat
     assert follow(engine).stdout == ""
     done = run("-d", tmp_path / "data", "tail")
     assert (done.exit_code, done.stdout) == (4, "")
-    assert "No engine answers" in done.stderr
+    assert "No engine answers" in done.stderr and "start it" in done.stderr
 
 
 def test_tail_refuses_a_kind_that_does_not_exist(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from parkade import open_readonly
+from parkade.testing import TestEngine
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide.md").read_text("utf-8")
 README = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
@@ -40,3 +42,23 @@ def test_the_first_program_of_the_readme_runs(
     monkeypatch.chdir(tmp_path)
     run(BLOCK.findall(README)[:1], "README.md")
     assert capsys.readouterr().out == "cat.png@320\n"
+
+
+class Bank:
+    """It answers each order in another way."""
+
+    def charge(self, order: int) -> SimpleNamespace | None:
+        if order == 1:
+            return None
+        return SimpleNamespace(is_busy=order == 2, is_declined=order == 3, reference="ch-7")
+
+
+def test_the_handler_of_the_readme_fails_in_its_three_ways(parkade_engine: TestEngine) -> None:
+    names = run(BLOCK.findall(README)[1:2], "README.md")
+    names["bank"] = Bank()
+    charge = parkade_engine.task(retry=2)(names["charge"])
+    tickets = [charge.submit(order) for order in range(4)]
+    report = parkade_engine.run_until_idle()
+    assert (report.done, report.retried, report.dead) == (1, 1, 2)
+    assert tickets[0].result() == "ch-7"
+    assert [ticket.info().dead_reason for ticket in tickets] == [None, "ambiguous", None, "failed"]
