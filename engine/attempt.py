@@ -36,6 +36,10 @@ __all__ = ["RUNNING", "Attempt", "AttemptLink", "current_attempt", "running_atte
 T = TypeVar("T")
 
 KEY_PART_BYTES_MAX = 200  # services that take idempotency keys cut them at 255
+CHILDREN_NOT_SAVED = (
+    "%s %s saved a checkpoint behind children. If this attempt fails they are not made, and the "
+    "next one begins behind them: submit them at once, with unique=, and not by attempt.submit"
+)
 _log = logging.getLogger("parkade.attempt")
 _NO_TAGS: Mapping[str, str] = {}
 
@@ -78,7 +82,9 @@ class Attempt:
         "_deadline_ms",
         "_due_ms",
         "_family",
+        "_has_children",
         "_is_for_good",
+        "_is_warned",
         "_link",
         "_log",
         "fence",
@@ -127,6 +133,8 @@ class Attempt:
         self._link = link
         self._cancel_reason: str | None = None
         self._is_for_good = False
+        self._has_children = False
+        self._is_warned = False  # that a checkpoint lacks them
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
     def __repr__(self) -> str:
@@ -191,6 +199,7 @@ class Attempt:
         if self._family is None:
             raise NoAttempt("attempt.submit")
         ticket: Ticket[T] = self._family.submit(call)
+        self._has_children = True
         return ticket
 
     def heartbeat(self, note: str = "") -> None:
@@ -254,8 +263,14 @@ class Attempt:
         In a coroutine it blocks the event loop until then: one write to the disk. Raises
         `PayloadError` for what cannot be stored or is larger than `max_payload`, `Cancelled` if
         this attempt was given up meanwhile (another may run: stop), and `StorageError`.
+
+        Children are not saved with it: what an attempt submitted by `attempt.submit` before it is
+        lost if the attempt fails, and the log warns of that.
         """
         self._link.save_checkpoint(encode_checkpoint(self.task, value))
+        if self._has_children and not self._is_warned:
+            self._is_warned = True
+            self.log.warning(CHILDREN_NOT_SAVED, self.task, self.ticket_id)
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":

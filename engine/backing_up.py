@@ -81,6 +81,11 @@ def restore(source: str, target: str) -> Copied:
 
 
 def _copied(source: str, asked: dict[str, Any], reply: Callable[[str], Any] | None) -> Copied:
+    inside = os.path.join(os.path.realpath(source), "")
+    if os.path.realpath(asked["target"]).startswith(inside):
+        raise ConfigError(
+            f"{asked['target']} is inside of {source}. Give a path outside of it", code="PK-107"
+        )
     check_target(RealDisk(), asked["target"])
     try:
         (said,) = lines_apart(__name__, asked, reply)

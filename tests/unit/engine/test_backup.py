@@ -199,6 +199,14 @@ def test_a_backup_of_what_is_damaged_fails_and_leaves_nothing(tmp_path: Path, pl
     assert os.listdir(tmp_path) == ["data"]
 
 
+def test_a_backup_does_not_go_into_what_it_is_a_copy_of(tmp_path: Path) -> None:
+    written(tmp_path / "data")
+    before = sorted(os.listdir(tmp_path / "data"))
+    with pytest.raises(ConfigError, match="Give a path outside of it"):
+        back_up(str(tmp_path / "data"), str(tmp_path / "data/monday"), None)
+    assert sorted(os.listdir(tmp_path / "data")) == before
+
+
 def test_a_backup_of_a_damaged_shard_names_that_shard(tmp_path: Path) -> None:
     written(tmp_path / "data")
     shutil.rmtree(tmp_path / "data/shard-001/journal")

@@ -288,3 +288,25 @@ def test_an_id_that_nobody_made_is_unknown_also_while_children_are_on_their_way(
         with pytest.raises(UnknownTicket):
             engine.ticket(ids[999]).info()
         assert engine.ticket(ids[1_999]).info().state == "scheduled"
+
+
+def test_who_saves_a_checkpoint_behind_children_is_warned_once(
+    engine: TestEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    child = engine.lookup("child")
+
+    @engine.task(retry=[0])
+    def load(attempt: Attempt) -> int:
+        start = attempt.checkpoint(int, 0)
+        for n in range(start, 6):
+            attempt.submit(child.call(n))
+            attempt.save_checkpoint(n + 1)
+            if attempt.number == 1 and n == 3:
+                raise OSError("cut off")
+        return start
+
+    ticket = load.submit()
+    engine.run_until_idle(skip_time=True)
+    assert ticket.result() == 4
+    assert len(engine.submitted(child)) == 2, "those of the attempt that failed are not made"
+    assert caplog.text.count("saved a checkpoint behind children") == 2, "once an attempt"
