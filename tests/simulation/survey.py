@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from simulation.history import STEPS_MIN, fails, history_of, run, shrink
@@ -69,11 +68,9 @@ def _each(seeds: Sequence[int], workers: int) -> Iterator[tuple[int, Counter[str
         return
     context = get_context("forkserver")
     context.set_forkserver_preload(["simulation.history"])
-    pool = ProcessPoolExecutor(workers, context, max_tasks_per_child=PARTS_PER_PROCESS)
-    try:
-        yield from zip(seeds, pool.map(_counts_of, seeds, chunksize=PART), strict=True)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    # Not a ProcessPoolExecutor: that of CPython 3.11 may wait for ever for processes it has ended.
+    with context.Pool(workers, maxtasksperchild=PARTS_PER_PROCESS) as pool:
+        yield from zip(seeds, pool.imap(_counts_of, seeds, chunksize=PART), strict=True)
 
 
 def _counts_of(seed: int) -> Counter[str] | None:
