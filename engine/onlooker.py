@@ -23,6 +23,7 @@ from parkade.store.errors import Damage, ReadFailed
 from parkade.store.frame import Frame
 from parkade.store.inspection import JournalReport, inspect, read_only_frames
 from parkade.store.lock import NAME as LOCK_NAME
+from parkade.store.page_walk import walk_pages
 from parkade.store.parked import ParkedReader
 from parkade.store.snapshot import Snapshot
 
@@ -132,6 +133,10 @@ class Onlooker:
     def inspect(self, snapshot: Snapshot) -> JournalReport:
         """What an opening would find in the journal. Raises `ReadFailed`, `FormatTooNew`."""
         return inspect(self._disk, self.journal, self._salt, self.number, snapshot.lsn)
+
+    def walk_pages(self, snapshot: Snapshot) -> None:
+        """Whether each page of the store has one use at most. Raises `Damage`, `ReadFailed`."""
+        walk_pages(self._disk, snapshot.path, snapshot.commit)
 
     def frames(self, snapshot: Snapshot) -> Iterator[Frame]:
         """The journal behind a snapshot. Raises what `sight` raises."""

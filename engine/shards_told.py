@@ -52,7 +52,7 @@ def parts_of_heads(salvaged: Salvaged) -> set[int]:
 
 
 def parts_of_journal(disk: Disk, journal: str, salt: bytes, number: int) -> set[int]:
-    """Those of the tickets that a journal knows, those that were born with others included."""
+    """Those of the tickets that a journal knows by their submits."""
     return set(_parts_of_frames(disk, journal, salt, number))
 
 

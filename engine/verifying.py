@@ -129,6 +129,7 @@ def _verify_house(house: Onlooker) -> PartReport:
         report.tail_frames = house.inspect(snapshot).tail_frames
         read_state(snapshot)
         _note(report, snapshot, verify(snapshot, _no_head, deep=False), 0)
+        house.walk_pages(snapshot)
 
     try:
         with house.held(see):
@@ -150,6 +151,7 @@ def _verify_shard(shard: Onlooker, salt: int, *, deep: bool) -> PartReport:
             found = verify(sight.snapshot, _head_facts, deep=deep, judge=_is_readable)
             _note(report, sight.snapshot, found, salt)
             if deep:
+                shard.walk_pages(sight.snapshot)
                 check(sight.core)
     except StoreError as error:
         _note_error(report, error)

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,64 @@ def test_a_row_that_is_sealed_and_says_nothing_is_found(template: Path, tmp_path
     assert house.is_sound
     found = {problem.table for problem in first.problems if "cannot be read" in problem.text}
     assert found == {"uniques", "outbox"}
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shard whose store has a list of free pages, and one long payload."""
+    path = tmp_path_factory.mktemp("worked") / "data"
+    with make(path, durability="process", run=False, shards=1) as engine:
+        task = engine.task(name="note")(lambda n: n).options(delay="1h")
+        for at in range(4):
+            task.submit("x" * (1 + 9_000 * at))
+            checkpoint(engine)
+    return path
+
+
+def free_list_of(content: bytearray) -> int:
+    """Where in the file the newest list of free pages begins: at how many it has."""
+    metas = [
+        (struct.unpack_from("=Q", content, page + 16 + 128)[0], page) for page in (0, PAGE_BYTES)
+    ]
+    _, meta = max(metas)
+    root = struct.unpack_from("=Q", content, meta + 16 + 24 + 40)[0] * PAGE_BYTES
+    (node,) = struct.unpack_from("=H", content, root + 16)
+    return int(root + node + 8 + 8)
+
+
+def test_a_free_page_that_has_a_use_is_found_before_a_commit_writes_over_it(
+    worked: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(worked, path)
+    store = path / "shard-000/store/data.mdb"
+    content = bytearray(store.read_bytes())
+    assert all(part.is_sound for part in verify_apart(str(path), manifest_of(path), deep=True))
+    at = free_list_of(content)
+    (count,) = struct.unpack_from("=Q", content, at)
+    free = struct.unpack_from(f"={count}Q", content, at + 8)
+    used = next(page for page in range(2, len(content) // PAGE_BYTES) if page not in free)
+    struct.pack_into("=Q", content, at + 8, used)
+    store.write_bytes(content)
+    _, shard = verify_apart(str(path), manifest_of(path), deep=True)
+    assert [problem.file for problem in shard.problems] == [str(store)]
+    assert "has a use" in shard.problems[0].text
+
+
+def test_a_page_of_noise_is_found_or_no_commit_comes_by_it(worked: Path, tmp_path: Path) -> None:
+    whole = (worked / "shard-000/store/data.mdb").read_bytes()
+    found = 0
+    for page in range(2, len(whole) // PAGE_BYTES):
+        path = tmp_path / f"{page}"
+        shutil.copytree(worked, path)
+        content = bytearray(whole)
+        content[page * PAGE_BYTES : page * PAGE_BYTES + 200] = b"\xa5" * 200
+        (path / "shard-000/store/data.mdb").write_bytes(content)
+        _, shard = verify_parts(RealDisk(), str(path), manifest_of(path), deep=True)
+        found += not shard.is_sound
+        if shard.is_sound:
+            with make(path, durability="process", run=False, shards=None) as engine:
+                engine.task(name="note")(lambda n: n).options(delay="1h").submit(1)
+                checkpoint(engine)
+                assert engine.stats().shards[0].recoveries == 0
+    assert found
