@@ -7,6 +7,7 @@ named with, so that no law is one that nothing could break.
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -265,8 +266,9 @@ class CoversNothing(Journal):
 
 
 def an_append_that_was_promised_room_meets_no_full_disk(kind: Kind) -> None:
+    sizing = replace(SMALL, reserve_bytes=2 * frame_bytes(16))
     disk = FakeDisk(capacity_bytes=2 * SMALL.segment_bytes_first)
-    journal = open_journal(disk, kind=kind, is_new=True)
+    journal = open_journal(disk, kind=kind, is_new=True, sizing=sizing)
     number = 0
     for number in range(200):
         with suppress(NoRoom):
