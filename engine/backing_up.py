@@ -90,10 +90,10 @@ def _copied(source: str, asked: dict[str, Any], reply: Callable[[str], Any] | No
     try:
         (said,) = lines_apart(__name__, asked, reply)
     except ChildDied as death:
+        target = str(asked["target"])
+        free_bytes = RealDisk().free_space(parent_of(target))
         with suppress(OSError):
-            disk, target = RealDisk(), str(asked["target"])
-        free_bytes = disk.free_space(parent_of(target))
-        remove_partial(disk, target)
+            remove_partial(RealDisk(), target)
         what = f"be copied to {target}"
         raise died_error(source, what, death.reason, free_bytes=free_bytes) from death
     return Copied(**said)
