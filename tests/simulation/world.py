@@ -291,6 +291,7 @@ class World:
         assert core.lsn in witness.points, ("a state that never was", number, core.lsn)
         witness.go_back(core.lsn)
         self.images[number] = None
+        self.waiting = {}  # what was in its lane is read in again, in slices
         self._opening.add(number)
         for lsns in self.asked_at.values():
             lsns[number] = min(lsns[number], core.lsn)
