@@ -17,6 +17,7 @@ from parkade.shard.horizon import span_end
 from parkade.shard.ticket import Ticket
 from parkade.store.record import Forgotten, Record
 from simulation.application import LIMIT_T, PLACES, ROUTED
+from simulation.laws import check_key_order, check_quiet
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -80,6 +81,7 @@ def check_begins(world: "World", run: Run) -> None:
         assert count < world.limit_t, ("the limit of its task", count, world.limit_t)
     if ticket.is_suspect:
         assert not any(other.is_suspect for other in others), ("suspects in company", ticket)
+    check_key_order(world, run)
     number = run.job.part % world.shards
     queue = queue_of(world.witnesses[number].model.tickets[run.job.serial])
     before = (ticket.first_due_ms, ticket.serial)
@@ -123,6 +125,7 @@ def check_rest(world: "World", runtime: Runtime) -> None:
         if held == "room":
             found = waiting_of(entry, shard)
             world.waiting.setdefault(queue_of(entry), []).append(found)
+    check_quiet(world, runtime)
     world.counts["rests where all is well"] += 1
 
 

@@ -249,15 +249,22 @@ def tell(world: World, random: Random) -> None:
     alive = list(world.work.alive.values())
     if not alive:
         return
-    attempt = world.work.attempt_of(random.choice(alive))
+    run = random.choice(alive)
+    attempt = world.work.attempt_of(run)
+    if run.lease_until_ms is not None and random.random() < 0.1:
+        # It was silent until its lease was over, and nobody has looked since.
+        world.pass_ms(max(0, run.lease_until_ms - world.clock.mono_ms))
     roll = random.random()
     if roll < 0.5:
         attempt.heartbeat()
+        world.work.leases.renewed(run, world.clock.mono_ms)
     elif roll < 0.8:
         attempt.progress(random.randrange(9), 9, "on it")
+        world.work.leases.renewed(run, world.clock.mono_ms)
     else:
         with suppress(*NO_ANSWER, Cancelled):
             attempt.save_checkpoint(random.randrange(1_000))
+            world.work.leases.renewed(run, world.clock.mono_ms)
 
 
 def _child(world: World, random: Random) -> Any:

@@ -32,6 +32,7 @@ from parkade.shard.commands import Hand
 from parkade.shard.outbox import Outbox
 from parkade.store.journal import Journal
 from simulation.history import EVEN, Lean
+from simulation.sabotage_second import SECOND
 
 __all__ = ["FAULTS", "Break", "Fault"]
 
@@ -401,10 +402,19 @@ LEANS: Final[Mapping[str, Lean]] = {
     "entries_sent_before_they_are_durable": Lean(
         {"finish": 2, "power cut": 6}, DISK | {"shards": 3, "mix": 1}
     ),
+    "a_bookmark_read_past_the_flight": Lean({"tell": 8, "checkpoint": 6}),
+    "what_arrived_forgotten_when_a_commit_fails": Lean(
+        {"disk fills": 8, "finish": 2, "checkpoint": 6}, {"shards": 3, "mix": 1}
+    ),
+    "a_refill_taken_though_the_edge_came_down_meanwhile": Lean({"submit": 2, "checkpoint": 6}),
+    "a_window_emptied_by_whatever_arrives": Lean({"finish": 2}, {"shards": 3, "mix": 1}),
+    "names_free_by_the_wall_clock": Lean({"submit": 2, "set clock": 8, "finish": 2}),
+    "a_lease_renewed_after_its_end": Lean({"tell": 8}, {"has_leases": True}),
+    "events_of_what_never_was": Lean({"disk fails": 6}, SYNCS),
     "trips_told_and_not_written": Lean({"breaker": 6, "kill": 6}, {"has_breaker": True}),
 }
 
 FAULTS: Final = [
     Fault(broken.__name__, broken, test, LEANS.get(broken.__name__, EVEN))
-    for broken, test in (OF_RULES | BETWEEN).items()
+    for broken, test in (OF_RULES | BETWEEN | SECOND).items()
 ]

@@ -18,6 +18,7 @@ from parkade.runs import Run
 from parkade.runtime import Runtime
 from parkade.shard.commands import Outcome
 from parkade.waiters import ThreadWaiter
+from simulation.laws import Leases, check_stop
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -54,6 +55,7 @@ class AtWork:
         self._world = world
         self._runs = runs
         self.alive: dict[tuple[int, int], Run] = {}
+        self.leases = Leases()
 
     def put(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -65,6 +67,7 @@ class AtWork:
             self._runs.attempt_of(run)  # as a handler does that takes it
             self._world.attempt_begins(run)
             self.alive[run.key] = run
+            self.leases.begins(run)
 
     can_stop = False
 
@@ -94,7 +97,9 @@ class AtWork:
         for call in children:
             self.attempt_of(run).submit(call)
         self._world.attempt_ends(run)
-        self._finish(run, self._runs.ended(run, value, error))
+        outcome = self._runs.ended(run, value, error)
+        self.leases.ended(run, outcome, self._world.clock.mono_ms)
+        self._finish(run, outcome)
 
     def _finish(self, run: Run, outcome: Outcome) -> None:
         if self._runs.finish(run, outcome):
@@ -109,6 +114,11 @@ class SimulatedExecutor(Executor):
     def _make_threads(self, count: int) -> Any:
         self.work = AtWork(self.world, self.runs)
         return self.work
+
+    def cancel(self, serial: int, fence: int, reason: str, *, is_for_good: bool = False) -> None:
+        if is_for_good:
+            check_stop(self.world, serial, fence)
+        super().cancel(serial, fence, reason, is_for_good=is_for_good)
 
 
 class News:
@@ -197,7 +207,6 @@ class SimulatedDrive(Drive):
     def start(self, runtime: Runtime) -> None:
         self._world.runtime = runtime
         runtime.host.lone_frames.is_allowed = self._world.has_lone_frames
-        runtime.host.lone_frames.is_allowed = self._world.seed % 2 == 0
 
     def stir(self) -> None:
         """Whoever asked goes on; the world takes the steps."""

@@ -51,6 +51,7 @@ from simulation.across import (
 from simulation.answers import check_answer
 from simulation.application import LIMIT_T, make_engine
 from simulation.hearing import Hearing
+from simulation.laws import check_kept, check_memory, check_taken
 from simulation.machine import (
     AtWork,
     SimulatedClock,
@@ -88,6 +89,7 @@ class Simulated(Watched):
         outcomes = zip(getattr(self._asked, "outcomes", ()), verdict.answers, strict=False)
         children = sum(len(o.born or ()) for o, answer in outcomes if answer.code == "settled")
         check_forgotten(self.world, self.number, verdict.records)
+        check_kept(self.world, self.number, verdict.records)
         super()._apply(verdict, loaded, size)
         self.world.check_births(verdict, tasks, children)
 
@@ -468,6 +470,8 @@ class World:
                 settled_ms = runtime.settled_clock.now
                 witness = self.witnesses[number]
                 witness.check_live(host.core, self.image(number), settled_ms)
+                check_memory(host)
+                check_taken(self, number)
         check_permits(self, runtime)
         check_traffic(self, is_end=False)
 
