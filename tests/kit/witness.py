@@ -478,11 +478,7 @@ class _Expected:
             case Settle(outcomes):
                 return [model.settle(outcome, now_ms, settled_ms) for outcome in outcomes]
             case Deliver(sender, entries):
-                came = [
-                    model.deliver(sender, place, draft, now_ms, settled_ms)
-                    for place, draft in entries
-                ]
-                return [code for code in came if code is not None]
+                return self._deliver(sender, entries)
             case Hand(receiver, place):
                 code = model.hand(receiver, place)
                 return [] if code is None else [code]
@@ -502,6 +498,16 @@ class _Expected:
         code = self.model.submit(draft, mode, self.now_ms, self.settled_ms)
         assert self.has_room or code != "created", "made without room"
         return code
+
+    def _deliver(self, sender: int, entries: Sequence[tuple[Place, Submitted]]) -> list[str]:
+        codes: list[str] = []
+        for place, draft in entries:
+            is_new = place > self.model.taken.get(sender, (0, 0, 0))
+            if is_new and self.answers[len(codes)].code == "created":
+                self._let_go(draft)
+            code = self.model.deliver(sender, place, draft, self.now_ms, self.settled_ms)
+            codes += [] if code is None else [code]
+        return codes
 
     def _let_go(self, draft: Submitted) -> None:
         """A name that was over once, before the clock was set back, may be free for good."""

@@ -381,12 +381,12 @@ BETWEEN: Final[dict[Break, str]] = {
 DISK: Final = {"durability": "disk"}
 SYNCS: Final = DISK | {"failing": ("pwrite_durable", "fdatasync")}
 LEANS: Final[Mapping[str, Lean]] = {
-    "old_pages_taken": Lean({"page": 10, "find": 6, "checkpoint": 6}),
+    "old_pages_taken": Lean({"page": 20, "find": 10, "checkpoint": 8, "submit": 2}),
     "old_sweeps_taken": Lean({"checkpoint": 6, "tick": 2}),
     "every_read_counts_as_fresh": Lean({"checkpoint": 6, "tick": 2}),
     "segments_that_go_when_the_commit_is_sent": Lean({"checkpoint": 6, "power cut": 4}, DISK),
     "a_commit_sent_ahead_of_the_journal": Lean({"checkpoint": 6, "power cut": 4}, DISK),
-    "a_horizon_that_is_never_lowered": Lean({"set clock": 6, "rest": 4}),
+    "a_horizon_that_is_never_lowered": Lean({"submit": 4, "rest": 4, "finish": 0}, {"bounds": 1}),
     "a_ticket_met_early_counts_as_unchanged": Lean({"set clock": 4, "checkpoint": 4}),
     "any_fence_will_do": Lean({"tell": 8}, {"has_leases": True}),
     "a_merge_without_it": Lean({"tell": 20, "commit fails": 20, "checkpoint": 8}),
