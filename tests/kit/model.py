@@ -94,6 +94,13 @@ class Model:
         self.tickets[draft.serial] = entry
         return "created"
 
+    def let_go(self, draft: Submitted, latest_ms: int) -> None:
+        """A name that was over once, before the clock was set back, is free for good."""
+        name = Entry(draft, PENDING, 0, 0, None).name
+        _, until_ms = (0, None) if name is None else self.names.get(name, (0, None))
+        if name is not None and until_ms is not None and until_ms <= latest_ms:
+            del self.names[name]
+
     def deliver(
         self, sender: int, place: Place, draft: Submitted, now_ms: int, settled_ms: int
     ) -> str | None:

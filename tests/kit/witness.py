@@ -46,7 +46,7 @@ from parkade.shard.commands import (
 )
 from parkade.shard.history import AttemptRow, decode_attempt
 from parkade.shard.lane import decode_lane
-from parkade.shard.outbox import Place
+from parkade.shard.outbox import NO_PLACE, Place
 from parkade.shard.retry import expiry_of
 from parkade.shard.ticket import Ticket, decode_ticket
 from parkade.shard.unique import alias_name
@@ -494,7 +494,7 @@ class _Expected:
         # Without room nobody is replaced: the holder is answered.
         mode = mode if self.has_room or mode != CONFLICT_REPLACE else CONFLICT_RETURN
         if answer.code == "created" and mode != CONFLICT_REPLACE:
-            self._let_go(draft)
+            self.model.let_go(draft, self.latest_ms)
         code = self.model.submit(draft, mode, self.now_ms, self.settled_ms)
         assert self.has_room or code != "created", "made without room"
         return code
@@ -502,19 +502,12 @@ class _Expected:
     def _deliver(self, sender: int, entries: Sequence[tuple[Place, Submitted]]) -> list[str]:
         codes: list[str] = []
         for place, draft in entries:
-            is_new = place > self.model.taken.get(sender, (0, 0, 0))
+            is_new = place > self.model.taken.get(sender, NO_PLACE)
             if is_new and self.answers[len(codes)].code == "created":
-                self._let_go(draft)
+                self.model.let_go(draft, self.latest_ms)
             code = self.model.deliver(sender, place, draft, self.now_ms, self.settled_ms)
             codes += [] if code is None else [code]
         return codes
-
-    def _let_go(self, draft: Submitted) -> None:
-        """A name that was over once, before the clock was set back, may be free for good."""
-        name = Entry(draft, PENDING, 0, 0, None).name
-        _, until_ms = (0, None) if name is None else self.model.names.get(name, (0, None))
-        if name is not None and until_ms is not None and until_ms <= self.latest_ms:
-            del self.model.names[name]
 
     def _forget(self, task: str, state: int, serial: int, before_ms: int | None) -> str:
         entry = self.model.tickets.get(serial)
