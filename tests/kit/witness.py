@@ -503,7 +503,8 @@ class _Expected:
         codes: list[str] = []
         for place, draft in entries:
             is_new = place > self.model.taken.get(sender, NO_PLACE)
-            if is_new and self.answers[len(codes)].code == "created":
+            replaces = draft.unique is not None and draft.unique.replaces
+            if is_new and not replaces and self.answers[len(codes)].code == "created":
                 self.model.let_go(draft, self.latest_ms)
             code = self.model.deliver(sender, place, draft, self.now_ms, self.settled_ms)
             codes += [] if code is None else [code]
