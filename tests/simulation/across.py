@@ -13,6 +13,8 @@ from parkade import BreakerState
 from parkade.runs import Run
 from parkade.runtime import Runtime
 from parkade.shard.breaker import decode_circuit
+from parkade.shard.lane import SERIAL_BITS
+from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.record import Forgotten, Record
 from simulation.application import LIMIT_T, PLACES, ROUTED
@@ -90,9 +92,16 @@ def check_begins(world: "World", run: Run) -> None:
         if first.shard == number and (first.first_due_ms, first.serial) < before:
             entry = world.witnesses[number].model.tickets.get(first.serial)
             is_still = entry is not None and (entry.state, entry.due_ms) == (PENDING, first.due_ms)
-            # Chosen before this one, it may have to wait for its payload.
-            is_still = is_still and world.host(number).placement.where(first.serial) != "in hand"
+            is_still = is_still and _is_in_line(world.host(number).placement, first)
             assert not is_still, ("out of turn", queue, first, ticket)
+
+
+def _is_in_line(placement: Placement, first: Waiting) -> bool:
+    """Not so: chosen before, and waiting for its payload; or in the agenda past the horizon, as
+    after a full disk, which a sweep has to wait for."""
+    where = placement.where(first.serial)
+    position = first.due_ms << SERIAL_BITS | first.serial
+    return where != "in hand" and (where != "parked" or position <= placement.horizon)
 
 
 def check_permits(world: "World", runtime: Runtime) -> None:
