@@ -141,13 +141,12 @@ def woken(directory: Path, due_s: float, count: int, others: int, lives: int) ->
     park."""
     with Square(directory) as square:
         square.engine.submit("noop", {}).result("30s")
-        before = square.done()
         held_bytes = rss_anon_bytes()
         since_s = max(due_s, time.time())
         square.engine.submit_many(square.bystanders(since_s + STEP_S, others))
         with Watch() as watch:
             time.sleep(max(0.0, since_s - time.time()))
-            await_crowd(square, count, before)
+            await_crowd(square, count)
         ended_s = time.time()
         late_ms = [1e3 * (began - due) for due, began in square.began_s if due <= ended_s]
         done = square.done()
@@ -166,9 +165,9 @@ def woken(directory: Path, due_s: float, count: int, others: int, lives: int) ->
     }
 
 
-def await_crowd(square: Square, count: int, before: int) -> None:
-    """Returns when the whole crowd is done; the bystanders among them are not counted."""
-    while square.done() - before - len(square.began_s) < count:
+def await_crowd(square: Square, count: int) -> None:
+    """Returns when the whole crowd is done, be it that a part was so before anybody looked."""
+    while square.done_of("crowd") < count:
         time.sleep(LOOK_S)
 
 

@@ -86,6 +86,11 @@ class Stage:
         shards = self.host.shards
         return sum(counts[DONE] for shard in shards for counts in shard.core.by_task.values())
 
+    def done_of(self, task: str) -> int:
+        """How many of one task are done."""
+        counted = (shard.core.by_task.get(task) for shard in self.host.shards)
+        return sum(counts[DONE] for counts in counted if counts is not None)
+
     def await_done(self, count: int) -> None:
         """Returns when so many tickets are done and it is on disk."""
         shards = self.host.shards
