@@ -3,6 +3,7 @@
 What memory and store say is made into answers in `parkade.inquiring`; here is who waits for them.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,17 @@ class Answering:
             shard.hold(ask, shard.progress.shown(shard.number, found))
         else:
             shard.hold(ask, found)
+
+    def inquire_first(self, asks: deque[Ask]) -> None:
+        """Answers those that only look: they write nothing, so on a full disk they need not wait
+        behind what has no room."""
+        looking = [ask for ask in asks if isinstance(ask.asked, Inquiry)]
+        if looking:
+            writing = [ask for ask in asks if not isinstance(ask.asked, Inquiry)]
+            asks.clear()
+            asks.extend(writing)
+        for ask in looking:
+            self._shard.decide(ask)
 
     def tell_awaiting(self, records: Iterable[Record]) -> None:
         """Some of those who wait may have their end now."""

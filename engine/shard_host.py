@@ -237,6 +237,8 @@ class ShardHost:
             for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX)):
                 if not is_taken or not self.room.takes(queue[0]):
                     self._is_waiting = True
+                    if queue is self.asks:
+                        self._answering.inquire_first(queue)
                     break
                 self.decide(queue.popleft())
                 if self.status != OPEN:

@@ -25,6 +25,7 @@ from parkade import (
     StorageFull,
     limits,
 )
+from parkade.store.journal import Journal
 from parkade.store.parked import Parked
 
 
@@ -422,6 +423,25 @@ def test_a_full_disk_refuses_submits_lets_work_end_and_is_over_by_itself(
         when(engine, lambda runtime: not runtime.shards[0].room.is_full)
         assert task.submit("again").result("20s") == 5
         assert recount(engine) == engine.stats().by_task
+
+
+def test_who_only_looks_does_not_wait_behind_what_has_no_room(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "data", clock=clock, shards=1) as engine:
+        task = engine.task(name="note")(lambda text: len(text))
+        kept = task.options(delay="1h").submit("x")
+        with monkeypatch.context() as full:
+            full.setattr(Journal, "has_room", lambda *_: False)
+            full.setattr(Journal, "fits", lambda *_: False)
+            cancelling = threading.Thread(target=kept.cancel)
+            cancelling.start()
+            when(engine, lambda runtime: len(runtime.shards[0].asks) == 1)
+            assert kept.info().state == "scheduled"
+            assert [info.id for info in engine.find(task="note").items] == [kept.id]
+        clock.advance(1_000)
+        cancelling.join(PATIENCE_S)
+        assert kept.info().state == "cancelled"
 
 
 def test_at_the_dirty_bound_a_submit_is_refused_where_a_checkpoint_has_no_room(
