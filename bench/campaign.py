@@ -13,13 +13,10 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_most,
-    figures_of,
-    medians,
     options,
     repeat,
-    report,
+    report_runs,
 )
 from bench.stage import BODY, DAY_S, Stage
 from parkade import Call
@@ -69,13 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = options("campaign", QUESTION, argv, runs_usual=3)
     taken = repeat(asked, run)
     count = asked.pick(COUNT_SMALL, COUNT_USUAL)
-    work = WorkHash()
-    work.add(count, len(BODY))
-    report(
+    report_runs(
         asked,
-        figures_of(taken, {"cancel_s": at_most(10, 4)}),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        {"cancel_s": at_most(10, 4)},
+        done=(count, len(BODY)),
         notes={"tickets": count},
     )
     return 0

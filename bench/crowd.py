@@ -21,14 +21,11 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
     at_most,
-    figures_of,
-    medians,
     options,
     quantile,
-    report,
+    report_runs,
     rss_anon_bytes,
 )
 from bench.kit import repeat as repeated
@@ -181,13 +178,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "bystander_late_ms_max": at_most(250, 50),
     }
     count = asked.pick(COUNT_SMALL, COUNT_USUAL, COUNT_FULL)
-    work = WorkHash()
-    work.add(count)
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(count,),
         notes={"tickets": count},
     )
     return 0

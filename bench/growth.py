@@ -25,13 +25,11 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_most,
-    figures_of,
     medians,
     options,
     repeat,
-    report,
+    report_runs,
 )
 from bench.plot import Plot
 from bench.stage import BODY, SLICE, Stage
@@ -168,13 +166,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = options("growth", QUESTION, argv, runs_usual=1)
     taken = repeat(asked, run)
     sizes = asked.pick(SIZES_SMALL, SIZES_USUAL, SIZES_FULL)
-    work = WorkHash()
-    work.add(sizes)
-    report(
+    report_runs(
         asked,
-        figures_of(taken, {f"{name}_growth_times": at_most(1.5, 1.2) for name in OPERATIONS}),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        {f"{name}_growth_times": at_most(1.5, 1.2) for name in OPERATIONS},
+        done=(sizes,),
         notes={"sizes": sizes},
         plots=[plot_of(sizes, medians(taken, ""))],
     )

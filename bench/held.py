@@ -20,14 +20,11 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
     at_most,
-    figures_of,
-    medians,
     options,
     repeat,
-    report,
+    report_runs,
     rss_anon_bytes,
 )
 from bench.stage import BODY, Stage
@@ -135,13 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "lives_share_times": at_least(0.85, 0.95),
         "first_start_ms": at_most(50, 10),
     }
-    work = WorkHash()
-    work.add(asked.pick(COUNT_SMALL, COUNT_USUAL))
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(asked.pick(COUNT_SMALL, COUNT_USUAL),),
         notes={"held": asked.pick(COUNT_SMALL, COUNT_USUAL)},
     )
     return 0

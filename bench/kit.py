@@ -348,6 +348,31 @@ def report(
     return line
 
 
+def report_runs(
+    asked: Options,
+    taken: Mapping[str, Sequence[float]],
+    marks: Mapping[str, Mark],
+    *,
+    done: Sequence[object],
+    notes: Mapping[str, Any],
+    plots: Sequence[Plot] = (),
+) -> dict[str, Any]:
+    """`report` of what several runs have `taken`, with the floor that was measured beside them.
+
+    `done` are the facts about the work that every correct run agrees on.
+    """
+    work = WorkHash()
+    work.add(*done)
+    return report(
+        asked,
+        figures_of(taken, marks),
+        work=work,
+        floor=medians(taken, "floor_"),
+        notes=notes,
+        plots=plots,
+    )
+
+
 def table(asked: Options, figures: Sequence[Figure]) -> str:
     """The figures for a reader: median, lowest, highest, spread, and how they stand to marks."""
     title = f"{asked.bench}: {asked.runs} run{'s' if asked.runs > 1 else ''}"

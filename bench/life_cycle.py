@@ -14,13 +14,10 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
-    figures_of,
-    medians,
     options,
     repeat,
-    report,
+    report_runs,
 )
 from bench.stage import Stage
 from parkade import Call
@@ -61,13 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     mark = at_least(40 * PEER_PER_S, 80 * PEER_PER_S)
     marks = {f"{kind}_per_s": mark for kind in ("sync", "async")}
     count = asked.pick(COUNT_SMALL, COUNT_USUAL)
-    work = WorkHash()
-    work.add(count)
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(count,),
         notes={"lives": count},
     )
     return 0

@@ -16,14 +16,11 @@ from pathlib import Path
 from bench.floor import beside
 from bench.kit import (
     Options,
-    WorkHash,
     at_most,
-    figures_of,
-    medians,
     options,
     quantile,
     repeat,
-    report,
+    report_runs,
 )
 from bench.stage import Stage
 from parkade import Call
@@ -106,13 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     taken = repeat(asked, run)
     marks = {"hot_all_done_s": at_most(1, 0.5), "hot_late_p50_s": at_most(0.5, 0.5)}
     count = asked.pick(COUNT_SMALL, COUNT_USUAL)
-    work = WorkHash()
-    work.add(count)
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(count,),
         notes={"tickets": count},
     )
     return 0

@@ -20,13 +20,10 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
-    figures_of,
-    medians,
     options,
     repeat,
-    report,
+    report_runs,
 )
 from bench.stage import Stage
 from parkade import limits
@@ -116,13 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
     asked = options("recovery", QUESTION, argv, runs_usual=3)
     taken = repeat(asked, run)
-    work = WorkHash()
-    work.add(asked.pick(COUNTS_SMALL, COUNTS_USUAL))
-    report(
+    report_runs(
         asked,
-        figures_of(taken, {"sleepers_records_per_s": at_least(150_000, 200_000)}),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        {"sleepers_records_per_s": at_least(150_000, 200_000)},
+        done=(asked.pick(COUNTS_SMALL, COUNTS_USUAL),),
         notes={"parked": parked(asked)},
     )
     return 0

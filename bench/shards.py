@@ -21,13 +21,11 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
-    figures_of,
     medians,
     options,
     repeat,
-    report,
+    report_runs,
 )
 from bench.plot import Plot
 from bench.stage import BODY, Stage
@@ -118,16 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     taken = repeat(asked, run)
     marks = {f"{way}_share_times_{n}": at_least(0.8, 1) for way in WAYS for n in SHARDS[1:]}
     outstanding = asked.pick(OUTSTANDING_SMALL, OUTSTANDING_USUAL)
-    work = WorkHash()
-    work.add(SHARDS, outstanding)
     found = medians(taken, "")
     lines = {way: [(float(n), found[f"{way}_per_s_{n}"]) for n in SHARDS] for way in WAYS}
     title = f"Rates by the number of shards, {outstanding:,} outstanding"
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(SHARDS, outstanding),
         notes={"outstanding": outstanding},
         plots=[Plot("shards", title, "shards", "a second", lines)],
     )

@@ -25,16 +25,13 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
     at_most,
     disk_bytes,
-    figures_of,
-    medians,
     options,
     quantile,
     repeat,
-    report,
+    report_runs,
     rss_anon_bytes,
     rss_file_bytes,
 )
@@ -168,13 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "idle_cpu_percent": at_most(1, 1),
     }
     count = counted(asked)
-    work = WorkHash()
-    work.add(count)
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(count,),
         notes={"sleepers": count},
     )
     return 0

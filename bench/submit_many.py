@@ -14,13 +14,10 @@ from bench.floor import beside
 from bench.kit import (
     Options,
     Timer,
-    WorkHash,
     at_least,
-    figures_of,
-    medians,
     options,
     repeat,
-    report,
+    report_runs,
 )
 from bench.stage import BODY, Stage
 
@@ -68,13 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     taken = repeat(asked, run)
     marks = {"parked_floor_percent": at_least(10, 20)}
     count = asked.pick(COUNT_SMALL, COUNT_USUAL)
-    work = WorkHash()
-    work.add(count, len(BODY))
-    report(
+    report_runs(
         asked,
-        figures_of(taken, marks),
-        work=work,
-        floor=medians(taken, "floor_"),
+        taken,
+        marks,
+        done=(count, len(BODY)),
         notes={"tickets": count},
     )
     return 0
