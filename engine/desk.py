@@ -4,7 +4,6 @@
 """
 
 import logging
-import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,7 +24,6 @@ from parkade.durations import (
 from parkade.errors import (
     ConfigError,
     EngineClosed,
-    ForkedEngine,
     ResultGone,
     ResultTimeout,
     TicketCancelled,
@@ -34,6 +32,7 @@ from parkade.errors import (
     UnknownTicket,
     WaitInsideAttempt,
 )
+from parkade.forks import check_process
 from parkade.payload import decode_untyped
 from parkade.runtime import Runtime
 from parkade.shard.commands import Answer, Cancel, Refusal, Reschedule
@@ -102,9 +101,7 @@ class Desk:
 
     def check_process(self) -> None:
         """Raises `ForkedEngine` in a fork."""
-        pid = os.getpid()
-        if pid != self.runtime.pid:
-            raise ForkedEngine(opened_in_pid=self.runtime.pid, pid=pid)
+        check_process(self.runtime.pid)
 
     # ------------------------------------------------------------------------------ requests
 

@@ -106,9 +106,20 @@ class ShardIO(_Worker):
         on_durable: Callable[[int], None],
         on_failed: Callable[[Exception], None],
     ) -> None:
-        """`append` on the thread that calls: the core's, while this one is idle. What comes of it
-        is posted like anything else."""
-        self._append(journal, records, on_durable, on_failed)
+        """`append` on the thread that calls: this one's own, or the core's while it is idle."""
+        try:
+            body = encode_records(records)
+            try:
+                last_lsn = journal.append(body, len(records))
+            except NoRoom:
+                # Larger than was reckoned, and nothing of it is written: there may be room yet.
+                journal.has_room(len(body))
+                journal.prepare_spare()
+                last_lsn = journal.append(body, len(records))
+        except Exception as error:
+            self._post(on_failed, error)
+        else:
+            self._post(on_durable, last_lsn)
 
     def call(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:
         self._calls.append(_Call(work, done))
@@ -123,7 +134,7 @@ class ShardIO(_Worker):
 
     def _run_one(self) -> bool:
         if self._frames:
-            self._append(*self._frames.popleft())
+            self.append_here(*self._frames.popleft())
         elif self._calls:
             call = self._calls.popleft()
             try:
@@ -135,27 +146,6 @@ class ShardIO(_Worker):
         else:
             return False
         return True
-
-    def _append(
-        self,
-        journal: FrameJournal,
-        records: Sequence[Record],
-        on_durable: Callable[[int], None],
-        on_failed: Callable[[Exception], None],
-    ) -> None:
-        try:
-            body = encode_records(records)
-            try:
-                last_lsn = journal.append(body, len(records))
-            except NoRoom:
-                # Larger than was reckoned, and nothing of it is written: there may be room yet.
-                journal.has_room(len(body))
-                journal.prepare_spare()
-                last_lsn = journal.append(body, len(records))
-        except Exception as error:
-            self._post(on_failed, error)
-        else:
-            self._post(on_durable, last_lsn)
 
 
 class Writer(_Worker):

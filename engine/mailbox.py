@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from parkade.errors import ForkedEngine
+from parkade.forks import check_process
 
 __all__ = ["EMPTY", "Empty", "Mailbox"]
 
@@ -49,9 +49,7 @@ class Mailbox(Generic[T]):
 
     def take(self) -> T | Empty:
         """What was put first. Raises `ForkedEngine` in a fork, where nothing will be put."""
-        pid = os.getpid()
-        if pid != self._pid:
-            raise ForkedEngine(opened_in_pid=self._pid, pid=pid)
+        check_process(self._pid)
         try:
             thing = self._kept.popleft()
         except IndexError:
