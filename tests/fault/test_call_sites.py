@@ -10,13 +10,12 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from kit.one_life import MODES, OneLife, copy_twice, lives, reshard_twice, small_limits, tickets_of
+from kit.one_life import MODES, OneLife, copy_twice, reshard_twice, tickets_of
 from kit.sites import CODES, Fault, Ledger, Line, Site, SiteDisk, places_of, sites_in_source
 from kit.tool_life import TOOLS, run_tool
 from parkade.errors import ParkadeError
@@ -35,21 +34,7 @@ SPARED = ("engine/engine.py", "remove_tree")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_tickets_fill_everything() -> Iterator[None]:
-    with small_limits():
-        yield
-
-
-@pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the directories of two whole lives are."""
-    return tmp_path_factory.mktemp("lived")
-
-
-@pytest.fixture(scope="module")
-def found(lived: Path) -> dict[Site, tuple[str, int]]:
-    return lives(lived)
+pytestmark = pytest.mark.usefixtures("few_tickets_fill_everything")
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,7 @@ from kit.one_life import (
     OneLife,
     copy_once,
     copy_twice,
-    lives,
     reshard_twice,
-    small_limits,
     tickets_of,
 )
 from kit.sites import CHANGES, Kill, Ledger, Site, places_of
@@ -37,20 +35,7 @@ READS = ("pread", "size", "stat", "listdir", "file_bytes", "free_space", "free_b
 PARTS = 4
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_tickets_fill_everything() -> Iterator[None]:
-    with small_limits():
-        yield
-
-
-@pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lived")
-
-
-@pytest.fixture(scope="module")
-def found(lived: Path) -> dict[Site, tuple[str, int]]:
-    return lives(lived)
+pytestmark = pytest.mark.usefixtures("few_tickets_fill_everything")
 
 
 class Killing:
