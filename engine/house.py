@@ -61,6 +61,23 @@ class HouseState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
             case _:
                 return
 
+    def since(self, other: "HouseState") -> list[Record]:
+        """What makes of `other` this state again; a lease is never taken back."""
+        found: list[Record] = []
+        for name in self.breakers | other.breakers:
+            if self.breakers.get(name) != other.breakers.get(name):
+                found.append(BreakerSet(name, self.breakers.get(name, b"")))
+        for scope in self.pauses | other.pauses:
+            pause = self.pauses.get(scope)
+            if pause is None:
+                found.append(Resumed(scope))
+            elif pause != other.pauses.get(scope):
+                found.append(Paused(scope, pause.until_ms, pause.reason))
+        for scope in self.limits | other.limits:
+            if self.limits.get(scope) != other.limits.get(scope):
+                found.append(LimitSet(scope, self.limits.get(scope)))
+        return found
+
     def forget_pauses(self, settled_ms: int) -> None:
         """Drops the pauses that are over."""
         for scope, pause in list(self.pauses.items()):
@@ -94,6 +111,7 @@ class House:
         self.state = state
         self.lsn = journal.last_lsn
         self._reopen = reopen
+        self._taken_back: list[Record] = []  # what the next append writes before its own
 
     @classmethod
     def open(
@@ -152,6 +170,7 @@ class House:
 
     def append(self, records: list[Record]) -> None:
         """Durable on return. Raises what a journal raises."""
+        records = [*self._taken_back, *records]
         body = encode_records(records)
         try:
             self.journal.prepare_spare()
@@ -160,18 +179,24 @@ class House:
             if not self.journal.fits(len(body)):
                 raise
         self.lsn = self.journal.append(body, len(records))
+        self._taken_back = []
         for record in records:
             self.state.apply(record)
 
     def recover(self) -> None:
-        """After a failed append: lets the files go, and is what they hold. Raises what `open` does;
-        it may then be tried again."""
+        """After a failed append: lets the files go and opens them again. Raises what `open` does, and
+        may then be called again.
+
+        The append may be in the files all the same. Whoever asked for it was told that it is not
+        made, so the next one takes it back.
+        """
         assert self._reopen is not None
         with contextlib.suppress(StoreError):
             self.close(is_clean=False)
         fresh = self._reopen()
-        self.journal, self.store, self.state = fresh.journal, fresh.store, fresh.state
-        self.lsn = fresh.lsn
+        self.journal, self.store, self.lsn = fresh.journal, fresh.store, fresh.lsn
+        self._taken_back = self.state.since(fresh.state)
+        self.state.lease_until = max(self.state.lease_until, fresh.state.lease_until)
 
     def checkpoint(self, *, now_ms: int, settled_ms: int) -> None:
         """Makes the store equal to the state, and drops the journal behind it."""

@@ -181,7 +181,7 @@ def reading(path: str) -> Generator[None, None, None]:
 
 def system_code(error: lmdb.Error | OSError) -> int:
     """The errno behind an error; EIO where LMDB has a number of its own, or none."""
-    code = error.code if isinstance(error, lmdb.Error) else error.errno
+    code = getattr(error, "code", 0) if isinstance(error, lmdb.Error) else error.errno
     return code if code and code > 0 else errno.EIO
 
 

@@ -1,5 +1,8 @@
 """The house: what belongs to no shard, in a journal and a store of its own."""
 
+import errno
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,13 +10,14 @@ import pytest
 from kit.clock import START_MS, ManualClock
 from kit.engines import make, rig, runtime_of, when
 from kit.faulty import FaultyDisk
-from parkade.house import House
+from parkade.guards import Pause
+from parkade.house import House, HouseState
 from parkade.limits import SERIAL_LEASE
 from parkade.opening import Identity
-from parkade.store.disk import RealDisk
-from parkade.store.errors import Damage
+from parkade.store.disk import Handle, RealDisk
+from parkade.store.errors import Damage, WriteFailed
 from parkade.store.journal import Sizing
-from parkade.store.record import Leased
+from parkade.store.record import BreakerSet, Leased, LimitSet, Paused, Resumed
 
 SALT = b"house"
 SIZING = Sizing(segment_bytes_first=64 << 10, frame_bytes_max=8 << 10, reserve_bytes=1 << 10)
@@ -122,3 +126,33 @@ def test_a_full_disk_keeps_no_change_of_an_operator_out_of_the_house(tmp_path: P
     with make(tmp_path / "data", run=False) as engine:
         [pause] = runtime_of(engine).house.state.pauses.values()
         assert pause.reason == "the disk is full"
+
+
+def test_a_change_that_failed_and_is_in_the_file_all_the_same_is_taken_back(tmp_path: Path) -> None:
+    """Its caller was told that it is not made."""
+
+    class Late(RealDisk):
+        fails = False
+
+        def pwrite_durable(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
+            super().pwrite_durable(handle, buffers, offset)
+            if self.fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk = Late()
+    identity = Identity(str(tmp_path), SALT, "process", is_new=True)
+    house = House.open(disk, identity, sizing=SIZING, entropy=entropy)
+    house.append([Leased(10), Paused("task:kept", None, ""), LimitSet("task:kept", b"1")])
+    was = [Paused("task:new", None, ""), Resumed("task:kept"), LimitSet("task:kept", b"2")]
+    disk.fails = True
+    with pytest.raises(WriteFailed):
+        house.append([*was, BreakerSet("psp", b"tripped"), Leased(30)])
+    disk.fails = False
+    house.recover()
+    house.append([LimitSet("task:other", b"3")])
+    kept = HouseState(
+        30, {}, {"task:kept": Pause(None, "")}, {"task:kept": b"1", "task:other": b"3"}
+    )
+    assert house.state == kept
+    house.close(is_clean=False)
+    assert open_house(tmp_path).state == kept
