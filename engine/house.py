@@ -184,9 +184,9 @@ class House:
             self.state.apply(record)
 
     def recover(self) -> None:
-        """After a failed append: lets the files go and opens them again. Raises what `open` does, and
-        may then be called again.
+        """After a failed append: lets the files go and opens them again.
 
+        Raises what `open` does, and may then be called again.
         The append may be in the files all the same. Whoever asked for it was told that it is not
         made, so the next one takes it back.
         """
