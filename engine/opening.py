@@ -12,6 +12,7 @@ from parkade.index_keys import state_prefix
 from parkade.limits import OUTBOX_READ_MAX
 from parkade.reading import StoreReader
 from parkade.shard import Bounds, Shard
+from parkade.shard.memory import UNREAD
 from parkade.shard.states import RUNNING
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage, FormatTooNew, StoreError, WriteFailed
@@ -23,6 +24,7 @@ from parkade.store.moving import shard_directory
 from parkade.store.parked import Parked
 from parkade.store.record import (
     AnyRecord,
+    Completed,
     RecordDamage,
     RecordTooNew,
     Submitted,
@@ -35,6 +37,8 @@ __all__ = [
 ]  # fmt: skip
 
 RUNNING_PAGE = 1_000
+REPLAY_RECORDS = 2_048
+REPLAY_BYTES = 4 << 20
 
 
 def _everything_stays() -> None:
@@ -162,29 +166,49 @@ def core_at(
 
 
 def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str) -> None:
-    """Applies what the journal has behind the store. Raises what `records_of` does."""
+    """Applies what the journal has behind the store. Raises what `records_of` does.
+
+    Frames go together until there is a batch to read the store for at once: it has not changed.
+    """
+    batch: list[tuple[Frame, Sequence[AnyRecord]]] = []
+    lsn, count, size_bytes = core.lsn, 0, 0
     for frame in frames:
         records = records_of(frame, path)
-        if len(records) != frame.count or frame.first_lsn > core.lsn + 1:
+        if len(records) != frame.count or frame.first_lsn > lsn + 1:
             # Whatever is answered from here on would be reckoned to the wrong LSN.
             raise Damage(
                 path,
                 frame.offset,
                 f"a frame of {frame.count} records from LSN {frame.first_lsn} on holds "
-                f"{len(records)}, behind LSN {core.lsn}",
+                f"{len(records)}, behind LSN {lsn}",
             )
-        fresh = records[max(0, core.lsn + 1 - frame.first_lsn) :]
-        try:
-            load_named(core, reader, fresh)
-            core.epoch = frame.epoch
-            for record in fresh:
-                core.apply(record)
-        except StoreError:
-            raise
-        except Exception as error:
-            # `apply` refuses nothing that was decided: these are other records than were written.
-            text = f"a frame's records cannot have happened: {type(error).__name__}: {error}"
-            raise Damage(path, frame.offset, text) from error
+        fresh = records[max(0, lsn + 1 - frame.first_lsn) :]
+        batch.append((frame, fresh))
+        lsn += len(fresh)
+        count += len(fresh)
+        size_bytes += len(frame.body)
+        if count >= REPLAY_RECORDS or size_bytes >= REPLAY_BYTES:
+            _apply_batch(core, reader, batch, path)
+            batch, count, size_bytes = [], 0, 0
+    _apply_batch(core, reader, batch, path)
+
+
+def _apply_batch(
+    core: Shard, reader: StoreReader, batch: Sequence[tuple[Frame, Sequence[AnyRecord]]], path: str
+) -> None:
+    apply, offset = core.apply, 0
+    try:
+        load_named(core, reader, [record for _, records in batch for record in records])
+        for frame, records in batch:
+            core.epoch, offset = frame.epoch, frame.offset
+            for record in records:
+                apply(record)
+    except StoreError:
+        raise
+    except Exception as error:
+        # `apply` refuses nothing that was decided: these are other records than were written.
+        text = f"a frame's records cannot have happened: {type(error).__name__}: {error}"
+        raise Damage(path, offset, text) from error
 
 
 def records_of(frame: Frame, path: str) -> list[AnyRecord]:
@@ -198,18 +222,28 @@ def records_of(frame: Frame, path: str) -> list[AnyRecord]:
         raise Damage(path, frame.offset, f"a frame's body is no records: {error}") from error
 
 
-def load_named(core: Shard, reader: StoreReader, records: Sequence[AnyRecord]) -> None:
-    """Brings into memory every ticket and unique row that the records name."""
-    serials: set[int] = set()
+def load_named(core: Shard, reader: StoreReader, records: Iterable[AnyRecord]) -> None:
+    """Brings into memory every ticket and unique row that the records name, in one read.
+
+    What memory knows goes before the store, and what the records create is in no store.
+    """
+    created: set[int] = set()
+    named: set[int] = set()
     uniques: set[bytes] = set()
     for record in records:
-        if type(record) is Submitted:
-            continue  # it names nobody, and most of a long tail are of its kind
-        named, names = core.names(record)
-        serials.update(named)
+        if isinstance(record, Submitted):
+            created.add(record.serial)  # it names nobody, and most of a long tail are of its kind
+            continue
+        if isinstance(record, Completed):
+            named.add(record.serial)
+            continue
+        serials, names = core.names(record)
+        named.update(serials)
         uniques.update(names)
-    if serials or uniques:
-        core.adopt(reader.load(serials, uniques).loaded)
+    named -= created
+    wanted = [serial for serial in named if core.look(serial) is UNREAD]
+    if wanted or uniques:
+        core.adopt(reader.load(wanted, uniques).loaded)
 
 
 def adopt_running(core: Shard, reader: StoreReader) -> None:

@@ -25,13 +25,14 @@ from parkade.store.outbox import pack_place, receiver_key, unpack_place
 from parkade.store.parked import ParkedReader
 from parkade.store.record import Submitted
 from parkade.store.rows import RowDamaged
-from parkade.store.snapshot import Snapshot
+from parkade.store.snapshot import Rows, Snapshot
 
 __all__ = [
     "Body", "DamagedTicket", "GroupCounts", "GroupTickets", "Heads", "History", "OutboxRead",
     "Read", "StoreReader", "SweepRead",
 ]  # fmt: skip
 
+NO_ROWS = Rows({}, [])
 END_PAGE = 16  # serials of a group that are looked at together, from either end
 _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 _decode_draft = msgspec.msgpack.Decoder(Submitted).decode
@@ -139,8 +140,7 @@ class StoreReader:
                     got.loaded.uniques[name] = _unique(snapshot, name)
                 except RowDamaged as damage:
                     got.damaged_names[name] = damage
-            for serial in serials:
-                self._load_one(snapshot, serial, has_bodies, got)
+            self._load(snapshot, serials, has_bodies, got)
         return got
 
     def sweep(self, ask: SweepAsk) -> SweepRead:
@@ -164,8 +164,7 @@ class StoreReader:
             else:
                 rows = snapshot.wait_rows(ask.key, number, limit=limit, after=after)
             got = Read(Loaded(snapshot.commit, {}, {}))
-            for _, serial, _ in rows:
-                self._load_one(snapshot, serial, True, got, in_lane=True)
+            self._load(snapshot, [serial for _, serial, _ in rows], True, got)
         ranks = [(first_due_ms, serial) for first_due_ms, serial, _ in rows]
         is_end = len(rows) < ask.limit
         commit = got.snapshot_commit
@@ -279,44 +278,43 @@ class StoreReader:
                 found.ends[group] = [ticket for ticket in ends if ticket is not None]
             return found
 
-    def _load_one(
-        self, snapshot: Snapshot, serial: int, has_body: bool, got: Read, *, in_lane: bool = False
+    def _load(
+        self, snapshot: Snapshot, serials: Iterable[int], has_bodies: bool, got: Read
     ) -> None:
-        loaded = got.loaded
-        loaded.tickets[serial] = None
-        try:
-            head = snapshot.head(serial)
-            if head is None:
-                return
-            ticket = _ticket(serial, head)
-            name = unique_name_of(ticket)
-            if name is not None and name not in loaded.uniques:
-                loaded.uniques[name] = _unique(snapshot, name)
-            body = snapshot.body(serial) if has_body else None
-        except (RowDamaged, HeadDamage):
-            got.damaged.add(serial)
-            return
-        loaded.tickets[serial] = ParkedTicket(
-            ticket, self._stored_at(ticket, in_lane), None if body is None else body[1]
-        )
+        """Each table is asked once for all of them: the interpreter is let go of and taken again
+        as often, and other threads may want it."""
+        loaded, asked = got.loaded, list(serials)
+        heads = snapshot.heads(asked)
+        bodies = snapshot.bodies(heads.found) if has_bodies else NO_ROWS
+        got.damaged.update(heads.damaged, bodies.damaged)
+        for serial in asked:
+            loaded.tickets[serial] = None
+            head = heads.found.get(serial)
+            if head is None or serial in got.damaged:
+                continue
+            try:
+                ticket = _ticket(serial, head)
+                name = unique_name_of(ticket)
+                if name is not None and name not in loaded.uniques:
+                    loaded.uniques[name] = _unique(snapshot, name)
+            except (RowDamaged, HeadDamage):
+                got.damaged.add(serial)
+                continue
+            body = bodies.found.get(serial)
+            loaded.tickets[serial] = ParkedTicket(
+                ticket, self._stored_at(ticket), None if body is None else body[1:]
+            )
 
-    def _stored_at(self, ticket: Ticket, in_lane: bool) -> StoredAt:
+    def _stored_at(self, ticket: Ticket) -> StoredAt:
         """Where the store has a ticket, told from its head alone."""
-        options = ticket.options
-        expiry_ms = lane_number = 0
-        if ticket.state == PENDING:
-            lane_number = self._lane_number_of(ticket.lane)
-            if options is not None and options.expires_ms is not None and ticket.fence == 0:
-                expiry_ms = ticket.first_due_ms + options.expires_ms
-        return StoredAt(
-            ticket.state,
-            ticket.due_ms,
-            ticket.first_due_ms,
-            lane_number,
-            expiry_ms,
-            in_lane,
-            ticket.group,
-        )
+        due_ms, first_due_ms = ticket.due_ms, ticket.first_due_ms
+        if ticket.state != PENDING:
+            return StoredAt(ticket.state, due_ms, first_due_ms, 0, group=ticket.group)
+        options, expiry_ms = ticket.options, 0
+        if options is not None and options.expires_ms is not None and ticket.fence == 0:
+            expiry_ms = first_due_ms + options.expires_ms
+        number = self._lane_number_of(ticket.lane)
+        return StoredAt(PENDING, due_ms, first_due_ms, number, expiry_ms, None, ticket.group)
 
 
 def _has_died(head: bytes, finished_ms: int) -> bool:

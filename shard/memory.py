@@ -226,7 +226,9 @@ class Memory:
         # Whether a pending one is a row of its lane may change before it is written again, by a
         # move that is under way: then its old entry is taken away wherever it is.
         at = parked.stored_at
-        self.stored_at[serial] = at._replace(in_lane=None) if ticket.state == PENDING else at
+        if at.in_lane is not None and ticket.state == PENDING:
+            at = at._replace(in_lane=None)
+        self.stored_at[serial] = at
         self.lingering.add(serial)
         name = unique_name_of(ticket)
         if name is not None:

@@ -9,19 +9,20 @@ from parkade.opening import replay
 from parkade.reading import Read, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded
+from parkade.shard.states import DONE
 from parkade.store.errors import Damage
 from parkade.store.frame import Frame
-from parkade.store.record import Record, encode_records
+from parkade.store.record import Completed, Record, Started, encode_records
 
 
 class NoStore(StoreReader):
     """A store in which there is nothing."""
 
     def __init__(self) -> None:
-        self.loads = 0
+        self.asked: list[list[int]] = []
 
     def load(self, serials: Any, uniques: Any = (), *, has_bodies: bool = False) -> Read:
-        self.loads += 1
+        self.asked.append(sorted(serials))
         return Read(Loaded(1 << 62, dict.fromkeys(serials), dict.fromkeys(uniques)))
 
 
@@ -48,6 +49,26 @@ def test_an_empty_frame_changes_nothing() -> None:
     core = Shard(lsn=2)
     replay(core, NoStore(), [frame(3, []), frame(3, drafts(1))], "journal")
     assert core.lsn == 3
+
+
+def test_whole_lives_in_a_tail_do_not_touch_the_store() -> None:
+    store, core, now_ms = NoStore(), Shard(), 1_000
+    frames: list[Frame] = []
+    for draft in drafts(50):
+        serial: int = draft.serial  # type: ignore[attr-defined]
+        for record in (draft, Started([serial], now_ms), Completed(serial, 1, now_ms, b"")):
+            frames.append(frame(len(frames) + 1, [record]))
+    replay(core, store, frames, "journal")
+    assert core.counters == {("t", DONE): 50}
+    assert store.asked == []
+
+
+def test_what_a_tail_names_of_the_store_is_read_once_for_many_frames() -> None:
+    store, now_ms = NoStore(), 1_000
+    started = [frame(n, [Started([n], now_ms)]) for n in range(1, 6)]
+    ended = [frame(n + 5, [Completed(n, 1, now_ms, b"")]) for n in range(1, 6)]
+    replay(Shard(), store, started + ended, "journal")
+    assert store.asked == [[1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize(
