@@ -61,6 +61,16 @@ class TaskRules(Protocol):
     def entropy(self) -> int: ...
 
 
+class BreakerNotes(Protocol):
+    """Who makes durable which breakers have opened or closed."""
+
+    def expect_breakers(self, names: Sequence[str]) -> None:
+        """By outcomes that are yet to be written."""
+
+    def note_breakers(self, names: Sequence[str]) -> None:
+        """By outcomes that are durable, or were lost with a shard that is served no more."""
+
+
 class _Attempt(msgspec.Struct, gc=False, eq=False):
     """What an attempt has in hand; None when it was let go. `fence` is -1 until its Started is
     durable."""
@@ -89,15 +99,13 @@ class Attempts:
         admission: Admission,
         rules: TaskRules,
         runner: AttemptRunner,
-        on_breakers: Callable[[Sequence[str]], None] | None = None,
+        breakers: "BreakerNotes | None" = None,
     ) -> None:
-        """`on_breakers` hears which breakers have opened or closed, when the outcomes that made
-        them do so are durable."""
         self._shards = shards
         self.admission = admission
         self._rules = rules
         self._runner = runner
-        self._on_breakers = on_breakers
+        self._breakers = breakers
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._shard_of: dict[int, int] = {}
         self._jobs: list[Job] = []
@@ -347,6 +355,8 @@ class Attempts:
         for outcome in outcomes:
             self._end(number, outcome)
         changed, self._changed = self._changed, []
+        if changed and self._breakers is not None:
+            self._breakers.expect_breakers(changed)
         for listed, size in _split(outcomes):
             self._put_settle(self._shards[number], listed, size, changed)
 
@@ -369,8 +379,8 @@ class Attempts:
                 self._forget(shard.number, outcome)
             if answers is not None and not is_repeated:
                 shard.refused_outcomes += sum(isinstance(each, Refusal) for each in answers)
-            if changed and self._on_breakers is not None:
-                self._on_breakers(changed)
+            if changed and self._breakers is not None:
+                self._breakers.note_breakers(changed)
 
         shard.put(Ask(Settle(outcomes), then=settled, size=size))
 

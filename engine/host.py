@@ -416,7 +416,8 @@ class Host:
             else:
                 shard.put(ask)
 
-        levers.when_durable(told)
+        sees_breakers = any(held.hold.kind == "breaker" for held in facts.held)
+        levers.when_durable(told, sees_breakers=sees_breakers)
 
     def open_shards(self) -> Sequence[ShardHost]:
         return [shard for shard in self.shards if shard.is_open]

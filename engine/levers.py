@@ -2,12 +2,13 @@
 
 Each change is a record of the house, and whoever made it hears of it when that is durable. What a
 breaker does is in force at once, written after the outcome that made it, and announced when it is
-durable: a crash may forget a failure, and no trip that anybody was told of.
+durable. Who looks before has it written then, and waits for no outcome: a crash may forget a
+failure, and no trip that anybody was told of.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from parkade import events
@@ -69,20 +70,22 @@ class Levers:
         self._host = host
         self._drive = drive
         self._changes: deque[_Change] = deque()
+        self._moved: dict[str, int] = {}  # breakers that stand as the house does not know yet
+        self._moves = 0
         self._unwritten: set[str] = set()  # breakers whose last change could not be written
         self._retry_ms = 0
         self._under_way = 0
 
     # ------------------------------------------------------------------------------ any thread
 
-    def ask(self, look: Callable[[], T]) -> T:
+    def ask(self, look: Callable[[], T], *, sees_breakers: bool = False) -> T:
         """What `look` sees on the core thread, told once all that it may have seen is durable.
         Raises what it raises, `StoreError`, `TimeoutError`."""
         seen: list[T] = []
 
         def begin(then: Callable[[Exception | None], None]) -> None:
             seen.append(look())
-            self._write([], then)
+            self.when_durable(then, sees_breakers=sees_breakers)
 
         self._wait_for(begin)
         return seen[0]
@@ -173,36 +176,62 @@ class Levers:
             turned = _Turned.of(name, circuit)
 
             def written(error: Exception | None) -> None:
-                if error is None and not (was_closed and turned.is_closed):
+                if error is not None:
+                    self._write_later([name])
+                elif not (was_closed and turned.is_closed):
                     self._publish_breaker(turned)
                 then(error)
 
-            self._write([BreakerSet(name, circuit.encode())], written)
+            self.expect_breakers([name])
+            self._write_breakers([name], written)
 
         self._wait_for(begin)
 
     # --------------------------------------------------------------------------------- breakers
 
+    def expect_breakers(self, names: Sequence[str]) -> None:
+        """These have opened or closed, by outcomes that are not durable yet."""
+        for name in names:
+            self._moves += 1
+            self._moved[name] = self._moves
+
     def note_breakers(self, names: Sequence[str]) -> None:
         """These have opened or closed, by outcomes that are durable."""
-        told: list[_Turned] = []
-        records: list[Record] = []
-        for name in dict.fromkeys(names):
-            circuit = self._guards.circuits.get(name) or Circuit()
-            told.append(_Turned.of(name, circuit))
-            records.append(BreakerSet(name, circuit.encode()))
+        names = list(dict.fromkeys(names))
+        told = [_Turned.of(name, self._circuit(name)) for name in names]
 
         def written(error: Exception | None) -> None:
             if error is not None:
-                self._unwritten.update(names)
-                self._retry_ms = self._host.mono_ms + CHECKPOINT_RETRY_MS
+                self._write_later(names)
                 self._host.report("writing a breaker's state", error)
                 return
             for turned in told:
                 self._publish_breaker(turned)
                 _log_breaker(turned)
 
-        self._write(records, written)
+        self._write_breakers(names, written)
+
+    def _circuit(self, name: str) -> Circuit:
+        return self._guards.circuits.get(name) or Circuit()
+
+    def _write_breakers(
+        self, names: Iterable[str], then: Callable[[Exception | None], None]
+    ) -> None:
+        """As they stand now. What moves meanwhile stays to be written."""
+        moves = {name: self._moved.get(name) for name in names}
+
+        def written(error: Exception | None) -> None:
+            if error is None:
+                for name, move in moves.items():
+                    if self._moved.get(name) == move:
+                        self._moved.pop(name, None)
+            then(error)
+
+        self._write([BreakerSet(name, self._circuit(name).encode()) for name in moves], written)
+
+    def _write_later(self, names: Iterable[str]) -> None:
+        self._unwritten.update(names)
+        self._retry_ms = self._host.mono_ms + CHECKPOINT_RETRY_MS
 
     # ----------------------------------------------------------------------------------- events
 
@@ -226,9 +255,14 @@ class Levers:
 
     # ---------------------------------------------------------------------------------- writing
 
-    def when_durable(self, then: Callable[[Exception | None], None]) -> None:
-        """Calls `then` once all that was changed so far is durable: at once, if it is."""
-        if self._under_way:
+    def when_durable(
+        self, then: Callable[[Exception | None], None], *, sees_breakers: bool = False
+    ) -> None:
+        """Calls `then` once all that was changed so far is durable: at once, if it is. For whoever
+        sees breakers, what they have done by outcomes that are not durable is written now."""
+        if sees_breakers and self._moved:
+            self._write_breakers(self._moved, then)
+        elif self._under_way:
             self._write([], then)
         else:
             then(None)

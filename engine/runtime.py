@@ -267,9 +267,7 @@ class Runtime:
         )
         admission = Admission(places, self, guards)
         self.levers = Levers(self.house, self._house_io, admission, self.host, self.drive)
-        self.attempts = Attempts(
-            self.shards, admission, self, self.executor, self.levers.note_breakers
-        )
+        self.attempts = Attempts(self.shards, admission, self, self.executor, self.levers)
         if not options.has_attempts:
             self.attempts.runs_nothing = "this engine was opened with run=False"
         self.executor.ask_breakers(lambda job, error: guards.trips(job.task, job.target, error))

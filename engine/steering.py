@@ -41,7 +41,11 @@ class Breakers:
     def __getitem__(self, name: str) -> BreakerState:
         """One breaker; a name that nothing is known of is a closed one."""
         levers, guards = _levers(self._engine, "engine.breakers")
-        return _told(self._engine, lambda: levers.ask(lambda: self._state(guards, name)))
+
+        def look() -> BreakerState:
+            return self._state(guards, name)
+
+        return _told(self._engine, lambda: levers.ask(look, sees_breakers=True))
 
     def list(self) -> Sequence[BreakerState]:
         """All of them, by name."""
@@ -54,7 +58,7 @@ class Breakers:
             ]
             return [self._state(guards, name) for name in declared]
 
-        return _told(self._engine, lambda: levers.ask(look))
+        return _told(self._engine, lambda: levers.ask(look, sees_breakers=True))
 
     def force_open(self, name: str, *, for_: Duration | None = None, reason: str = "") -> None:
         """Starts nothing more against the target, for so long or until `close`; then probes go

@@ -35,7 +35,7 @@ from parkade.submitting import DRAFT_BYTES
 from simulation.application import LIMIT_T
 from simulation.world import KEYS, World
 
-__all__ = ["ACTIONS", "Action", "draw", "perform", "swarm"]
+__all__ = ["ACTIONS", "LEANED", "Action", "draw", "perform", "swarm"]
 
 
 NO_ANSWER: Final = (ParkadeError, TimeoutError, TimeIsUp)
@@ -159,6 +159,16 @@ def breaker(world: World, random: Random) -> None:
             world.announced.see(breakers.list())
     except NO_ANSWER:
         return
+
+
+def trip_and_kill(world: World, random: Random) -> None:
+    """All that runs fails; somebody looks at the breakers, and the process is killed."""
+    for key in list(world.work.alive):
+        world.work.end(key, 1, ValueError("down"))
+    world.step(None)
+    with suppress(*NO_ANSWER):
+        world.announced.see(world.engine.breakers.list())
+    world.kill()
 
 
 def call(world: World, random: Random) -> None:
@@ -456,6 +466,10 @@ ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
     "heal": (3, heal),
     "commit fails": (1, commit_fails),
 }
+# What plain histories do not have: only where a lean asks for it, so many times as often.
+LEANED: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
+    "trip and kill": (1, trip_and_kill),
+}
 ALWAYS: Final = frozenset(("submit", "finish", "tick", "run", "heal"))
 
 
@@ -474,4 +488,4 @@ def draw(random: Random, weights: dict[str, int], count: int) -> list[Action]:
 
 
 def perform(world: World, action: Action) -> None:
-    ACTIONS[action.name][1](world, Random(action.number))
+    (ACTIONS | LEANED)[action.name][1](world, Random(action.number))

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from kit.disk import PowerLost
-from simulation.actions import ACTIONS, Action, draw, perform, swarm
+from simulation.actions import ACTIONS, LEANED, Action, draw, perform, swarm
 from simulation.application import MIXES
 from simulation.world import World, simulated
 
@@ -64,7 +64,8 @@ def history_of(seed: int, lean: Lean = EVEN) -> History:
         "has_lone_frames": random.random() < 0.5,
     }
     weights = swarm(random)
-    weights |= {name: ACTIONS[name][0] * times for name, times in lean.weights.items()}
+    known = ACTIONS | LEANED
+    weights |= {name: known[name][0] * times for name, times in lean.weights.items()}
     actions = draw(random, weights, ACTIONS_PER_RUN)
     return History(seed, options | dict(lean.options), actions, STEPS_MIN)
 
