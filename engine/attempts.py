@@ -297,6 +297,11 @@ class Attempts:
         self._shard_of[serial] = shard.number
         self._jobs.append(job)
 
+    @property
+    def to_send(self) -> int:
+        """How many attempts begin with the next `send_jobs`."""
+        return len(self._jobs)
+
     def send_jobs(self) -> None:
         """Hands what may run to the executors: one call a pass."""
         if self._jobs:

@@ -25,6 +25,7 @@ from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
+from parkade.volley import GATHER_S, LINGER_S, Gathering, Volley
 from parkade.waiters import Wakeups
 from parkade.why import gather
 
@@ -74,6 +75,8 @@ class Host:
         self._is_handing_over = False
         self._has_changed_room: bool | None = None
         self.lone_frames = LoneFrames()
+        self._volley = Volley()
+        self._gathering = Gathering()
         self._read_clocks()
 
     # -------------------------------------------------------------------------- any thread
@@ -87,7 +90,11 @@ class Host:
         """`post` for what concerns one shard: it gets its turn afterwards, the others rest."""
 
         def post(function: Callable[..., None], *arguments: Any) -> None:
-            self.post(self._call_for, number, function, arguments)
+            self._posted.append((self._call_for, (number, function, arguments)))
+            if not (
+                self._volley.holds(len(self._posted)) and function == self.shards[number].durable
+            ):
+                self.wake()
 
         return post
 
@@ -151,6 +158,7 @@ class Host:
 
     def start(self) -> None:
         self._is_over = False
+        self._gathering.is_allowed = True
         self._thread = threading.Thread(target=self._run, name="parkade-core", daemon=True)
         self._thread.start()
 
@@ -177,8 +185,11 @@ class Host:
         try:
             while not self._is_ended:
                 self._event.clear()
+                self._volley.gather()
                 wait_ms = self.step()
-                if wait_ms:
+                if self._gathering.is_on:
+                    self._event.wait(GATHER_S)
+                elif wait_ms and not self._await_volley():
                     self.clock.wait(self._event, wait_ms)
         except BaseException as error:
             self.fatal = error
@@ -187,6 +198,16 @@ class Host:
             # In this order: whoever posts from now on looks at the flag after posting.
             self._is_over = True
             self.run_posted()
+
+    def _await_volley(self) -> bool:
+        """Whether there is something to do, once all frames that are on their way are durable, or a
+        moment is over."""
+        volley, posted = self._volley, self._posted
+        if volley.expect(sum(shard.frame_in_flight for shard in self.open_shards())):
+            if len(posted) >= volley.count or self._event.wait(LINGER_S):
+                return True
+            volley.end()
+        return bool(posted)
 
     def _give_up(self, error: BaseException) -> None:
         """Whoever waits, and whoever still comes, hears of it."""
@@ -220,11 +241,18 @@ class Host:
             self.inbox.leave(leaving)
         if self.inbox.valve is not None:
             self._tell_valve(self.inbox.valve)
-        is_more = self._hand_frames()
+        is_more = not self._is_gathering() and self._hand_frames()
         self.attempts.send_jobs()
         self.wakeups.send()
         self._check_conditions()
         return 0 if is_more else self._wait_ms()
+
+    def _is_gathering(self) -> bool:
+        """Whether frames wait for the outcomes of the attempts that begin in this pass."""
+        return self._gathering.begins(
+            self.attempts.to_send,
+            max((len(shard.records) for shard in self.open_shards()), default=0),
+        )
 
     def _hand_frames(self) -> bool:
         """To the shards' own threads; a lone one is written here, and heard of at once. True: there
@@ -291,10 +319,11 @@ class Host:
 
     def take_outcomes(self) -> None:
         """Settles what the executors have delivered."""
-        if self._outcomes:
-            outcomes = [
-                outcome for _ in range(len(self._outcomes)) for outcome in self._outcomes.popleft()
-            ]
+        outcomes = [
+            outcome for _ in range(len(self._outcomes)) for outcome in self._outcomes.popleft()
+        ]
+        self._gathering.end(len(outcomes))
+        if outcomes:
             self.attempts.settle_all(outcomes)
 
     def _take_asks(self) -> None:
@@ -339,7 +368,7 @@ class Host:
             return True
 
     def _wait_ms(self) -> int:
-        if self._posted or self._is_called:
+        if self._is_called or (self._posted and not self._volley.is_gathering):
             return 0
         wait_ms = limits.WAIT_MS_MAX
         start_ms = self.attempts.wait_ms(self.now_ms, self.mono_ms)
