@@ -251,14 +251,18 @@ class AgendaWriter:
         self, level: int, start_ms: int, entries: list[bytes], is_mixed: bool
     ) -> list[tuple[bytes, bytes]]:
         blobs: list[tuple[bytes, bytes]] = []
+        small = negatives = 0
         for at in range(0, len(entries), BLOB_ENTRIES_MAX):
             part = entries[at : at + BLOB_ENTRIES_MAX]
             blobs.append(join_blob(level, start_ms, self.next_blob, part, is_mixed=is_mixed))
             self.next_blob += 1
+            small += len(part) < SMALL_ENTRIES
+            if is_mixed:
+                negatives += blob_counts(blobs[-1][0])[2]
         if blobs:
-            added = tally_of([key for key, _ in blobs])
-            before = self._touched.get((level, start_ms), Tally())
-            self._touched[level, start_ms] = before.plus(added)
+            added = Tally(len(entries), negatives, small)
+            before = self._touched.get((level, start_ms))
+            self._touched[level, start_ms] = added if before is None else before.plus(added)
         return blobs
 
     def _put(self, blobs: list[tuple[bytes, bytes]]) -> int:
