@@ -57,8 +57,14 @@ def test_a_shard_whose_disk_hangs_keeps_no_other_shard_waiting(tmp_path: Path) -
             threading.Thread(target=task.options(delay="1h", key=keys[shard]).submit, args=(1,))
             for shard in (0, 1)
         ]
-        gate, host = threading.Event(), runtime_of(engine).host
-        host.call(lambda: host.shards[0].io.call(lambda: gate.wait(PATIENCE_S), lambda *_: None))
+        hangs, gate, host = threading.Event(), threading.Event(), runtime_of(engine).host
+
+        def hang() -> None:
+            hangs.set()
+            gate.wait(PATIENCE_S)
+
+        host.call(lambda: host.shards[0].io.call(hang, lambda *_: None))
+        assert hangs.wait(PATIENCE_S), "a frame would go before it"
         submits[0].start()
         when(engine, lambda runtime: runtime.shards[0].frame_in_flight)
         submits[1].start()
