@@ -28,7 +28,7 @@ from parkade.store.outbox import pack_place, unpack_place
 from parkade.store.parked import Parked
 from parkade.store.record import Submitted
 from parkade.store.snapshot import Snapshot
-from parkade.store.walk import claims_of, heads_of, outbox_of, rows_of
+from parkade.store.walk import RowsOfTickets, claims_of, heads_of, outbox_of
 
 __all__ = ["Deal", "deal"]
 
@@ -58,10 +58,13 @@ def deal(old: Sequence[Snapshot], fresh: Sequence[Parked], start: Deal, told: To
     """
     table = _Table(fresh, start)
     table.keep_memos([snapshot.memo() for snapshot in old])
+    others = [RowsOfTickets(snapshot) for snapshot in old]
     for count, (serial, head, place) in enumerate(_in_order(old)):
         if count & 1023 == 0:
             told(count)
-        table.put_ticket(serial, head, old[place])
+        table.put_ticket(serial, head, others[place])
+    for rows in others:
+        rows.check_all_reached()
     for snapshot in old:
         for name, claim in claims_of(snapshot):
             table.put_claim(name, claim, snapshot.path)
@@ -128,9 +131,9 @@ class _Table:
             forgotten = 0 if number else sum(memo.done_forgotten for memo in memos)
             hand.memo = Memo(forgotten, keeps_ms)
 
-    def put_ticket(self, serial: int, head: bytes, snapshot: Snapshot) -> None:
-        ticket = _ticket(serial, head, snapshot.path)
-        body, history = rows_of(snapshot, serial)
+    def put_ticket(self, serial: int, head: bytes, others: RowsOfTickets) -> None:
+        ticket = _ticket(serial, head, others.snapshot.path)
+        body, history = others.of(serial)
         hand = self.hand(ticket.part)
         batch = hand.batch
         batch.heads[serial] = head

@@ -14,14 +14,16 @@ from parkade.onlooker import Onlooker, Sight
 from parkade.reader import Reader
 from parkade.reading import DamagedTicket
 from parkade.shard.memory import UNREAD
-from parkade.shard.states import DONE
+from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import HeadDamage, Ticket, decode_ticket
 from parkade.store.disk import Disk
 from parkade.store.rows import RowDamaged
+from parkade.store.walk import check_reached
 
 __all__ = ["export_tickets"]
 
 PAGE_TICKETS = 2_000
+WITH_PAYLOAD = (PENDING, RUNNING, DEAD)
 
 
 def export_tickets(
@@ -30,7 +32,8 @@ def export_tickets(
     """Shard by shard, newest first: what `TicketInfo` says, and `content`, the payload or the
     result. A ticket whose rows are damaged is its serial and `damaged`.
 
-    Raises what the store raises where a shard cannot be read.
+    Raises what the store raises where a shard cannot be read; and, when all that can be met are
+    told, where a store that stood still meanwhile counts more tickets.
     """
     desk = reader.desk("export")
     for number in range(reader.manifest.shards):
@@ -44,13 +47,18 @@ def export_tickets(
 def _shard(
     shard: Onlooker, desk: Desk, state: str | None, task: str | None
 ) -> Iterator[dict[str, Any]]:
-    before = 1 << 64
+    before, reached = 1 << 64, 0
+    commits: set[int] = set()
     while True:
         with shard.sight() as sight:
+            commits.add(sight.snapshot.commit)
             stored = sight.snapshot.serials(before=before, limit=PAGE_TICKETS)
             hot = (serial for serial in sight.core.hot if serial < before)
             serials = nlargest(PAGE_TICKETS, {*stored, *nlargest(PAGE_TICKETS, hot)})
             page = [_facts(sight, desk, serial, state, task) for serial in serials]
+            reached += sum(serial >= serials[-1] for serial in stored)
+            if not serials and len(commits) == 1:
+                check_reached(sight.snapshot, "heads", reached)
         yield from (facts for facts in page if facts is not None)
         if not serials:
             return
@@ -71,6 +79,8 @@ def _facts(
         if body is UNREAD:
             stored = sight.snapshot.body(serial)
             body = None if stored is None else stored.content
+        if body is None and ticket.state in WITH_PAYLOAD:
+            raise DamagedTicket(serial)
     except (RowDamaged, HeadDamage, DamagedTicket):
         return {"serial": serial, "damaged": True}
     facts["content_is"] = "result" if ticket.state == DONE else "payload"

@@ -31,6 +31,7 @@ from parkade.store.meta import STATE, State
 from parkade.store.rows import seal, unseal
 from parkade.store.segment import HEADER_BYTES, SegmentScan, scan_directory
 from parkade.store.snapshot import Snapshot
+from parkade.store.walk import all_rows
 
 __all__ = ["copy_journal", "copy_store", "sync_file"]
 
@@ -57,10 +58,9 @@ def copy_store(snapshot: Snapshot, directory: str) -> None:
     try:
         tables = open_tables(environment, path, is_new=True)
         with reading(snapshot.path):
-            for source, target in zip(snapshot.tables, tables, strict=True):
-                if source != snapshot.tables.meta:
-                    _copy_table(snapshot, source, environment, target)
-            _copy_table(snapshot, snapshot.tables.meta, environment, tables.meta)
+            names = [name for name in Tables._fields if name != "meta"]
+            for name in [*names, "meta"]:
+                _copy_table(snapshot, name, environment, getattr(tables, name))
         _note_length(environment, tables, path)
         environment.sync(True)
     except lmdb.Error as error:
@@ -75,12 +75,14 @@ def copy_store(snapshot: Snapshot, directory: str) -> None:
 
 
 def _copy_table(
-    snapshot: Snapshot, source: _Database, environment: lmdb.Environment, target: _Database
+    snapshot: Snapshot, name: str, environment: lmdb.Environment, target: _Database
 ) -> None:
-    rows = iter(snapshot.transaction.cursor(source))
+    rows = all_rows(snapshot, name)
     while chunk := list(islice(rows, COPY_ROWS)):
         with environment.begin(write=True) as transaction:
-            transaction.cursor(target).putmulti(chunk, append=True)
+            _, taken = transaction.cursor(target).putmulti(chunk, append=True)
+        if taken != len(chunk):
+            raise Damage(snapshot.path, 0, f"the rows of table {name} are not in order")
 
 
 def _note_length(environment: lmdb.Environment, tables: Tables, path: str) -> None:

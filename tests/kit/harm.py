@@ -1,12 +1,17 @@
 """Damage done on purpose to directories that nobody runs."""
 
+import contextlib
+import struct
+from io import RawIOBase
 from pathlib import Path
 
 import lmdb
 
 from parkade.store.rows import seal, unseal
 
-__all__ = ["first_key", "harm_row", "keys_of", "write_row"]
+__all__ = ["first_key", "harm_row", "hide_rows", "keys_of", "write_row"]
+
+PAGE_BYTES, PAGE_HEAD_BYTES, PAGE_IS_LEAF = 4096, 16, 0x02
 
 
 def keys_of(path: Path, shard: int, table: str) -> list[bytes]:
@@ -38,3 +43,27 @@ def write_row(path: Path, shard: int, table: str, key: bytes, row: bytes) -> Non
         rows = store.open_db(table.encode(), create=False)
         with store.begin(write=True) as transaction:
             transaction.put(key, seal(key, row), db=rows)
+
+
+def hide_rows(path: Path, shard: int, table: str) -> int:
+    """Has one page of a table forget half of its rows: a walk passes over them without a word. Says
+    how many those are."""
+    rows = len(keys_of(path, shard, table))
+    with open(path / f"shard-{shard:03d}/store/data.mdb", "r+b", buffering=0) as file:
+        pages = file.read()
+        for page in range(2 * PAGE_BYTES, len(pages), PAGE_BYTES):
+            flags, lower = struct.unpack_from("=HH", pages, page + 10)
+            count = (lower - PAGE_HEAD_BYTES) // 2
+            if flags != PAGE_IS_LEAF or count < 2:
+                continue
+            _write_at(file, page + 12, struct.pack("=H", PAGE_HEAD_BYTES + 2 * (count // 2)))
+            with contextlib.suppress(lmdb.Error):
+                if (seen := len(keys_of(path, shard, table))) < rows:
+                    return rows - seen
+            _write_at(file, page + 12, pages[page + 12 : page + 14])
+    raise AssertionError(f"no page of {table} has two rows")
+
+
+def _write_at(file: RawIOBase, offset: int, content: bytes) -> None:
+    file.seek(offset)
+    file.write(content)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kit.engines import checkpoint, make, runtime_of, when
-from kit.harm import first_key, harm_row
+from kit.harm import first_key, harm_row, hide_rows
 from kit.owners import OwnerProcess
 from parkade import (
     ConfigError,
@@ -268,6 +268,18 @@ def test_a_backup_whose_rows_are_damaged_is_not_restored(tmp_path: Path) -> None
     assert done.exit_code == 5
     assert "checksum" in done.stderr
     assert sorted(os.listdir(tmp_path)) == ["copy", "data"]
+
+
+@pytest.mark.parametrize("table", ["heads", "bodies"])
+def test_rows_that_a_damaged_page_hides_are_not_missing_in_a_backup_without_a_word(
+    tmp_path: Path, table: str
+) -> None:
+    written(tmp_path / "data")
+    assert hide_rows(tmp_path / "data", 0, table) > 0
+    done = run("-d", tmp_path / "data", "backup", tmp_path / "copy")
+    assert done.exit_code == 5
+    assert f"table {table} counts" in done.stderr
+    assert os.listdir(tmp_path) == ["data"]
 
 
 def test_the_command_asks_the_engine_that_runs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from kit.engines import checkpoint, make, rig
 from kit.faulty import FaultyDisk
-from kit.harm import first_key, harm_row
+from kit.harm import first_key, harm_row, hide_rows, keys_of
 from parkade import ParkadeError
 from parkade.cli import checkup
 from parkade.cli.app import cli
@@ -206,6 +206,19 @@ def test_a_directory_that_is_owned_is_not_compacted(left: Path) -> None:
         assert "already open" in done.stderr
 
 
+@pytest.mark.parametrize("table", ["heads", "bodies", "indexes"])
+def test_rows_that_a_damaged_page_hides_end_a_compact_with_the_store_as_it_was(
+    left: Path, table: str
+) -> None:
+    assert hide_rows(left, 1, table) > 0
+    before = (left / "shard-001/store/data.mdb").read_bytes()
+    done = run("-d", left, "compact")
+    assert done.exit_code == 5
+    assert f"table {table} counts" in done.stderr
+    assert "PK-105" in done.stderr
+    assert (left / "shard-001/store/data.mdb").read_bytes() == before
+
+
 # ---------------------------------------------------------------------------------- export
 
 
@@ -228,6 +241,23 @@ def test_export_marks_a_damaged_ticket_and_goes_on(left: Path) -> None:
     facts = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(facts) == 242
     assert sum("damaged" in one for one in facts) == 1
+
+
+def test_export_tells_of_tickets_that_a_damaged_page_hides(left: Path) -> None:
+    hidden = hide_rows(left, 0, "heads")
+    done = run("-d", left, "export")
+    assert done.exit_code == 5
+    assert "table heads counts" in done.stderr
+    assert len(done.stdout.splitlines()) >= 242 - hidden - len(keys_of(left, 1, "heads"))
+
+
+def test_export_marks_a_ticket_that_has_no_payload_any_more(left: Path) -> None:
+    hidden = hide_rows(left, 0, "bodies")
+    done = run("-d", left, "export")
+    assert done.exit_code == 1
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(facts) == 242
+    assert 0 < sum("damaged" in one for one in facts) <= hidden
 
 
 # ---------------------------------------------------------------------------------- health

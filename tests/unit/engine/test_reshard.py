@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from kit.clock import ManualClock
 from kit.engines import make
 from kit.every_state import Town, live_on, look, resident
+from kit.harm import hide_rows
 from parkade import ConfigError, Engine, EngineInUse, StorageDamaged, StorageFull, open_readonly
 from parkade.cli.app import cli
 from parkade.reader import existing_manifest
@@ -217,6 +218,17 @@ def test_a_row_that_cannot_be_read_is_damage_of_its_shard_and_nothing_is_changed
         to(copied, 2)
     assert "Shard 01" in str(refused.value)
     assert shards_in(copied) == ["shard-000", "shard-001", "shard-002"]
+
+
+@pytest.mark.parametrize("table", ["heads", "bodies", "history", "uniques"])
+def test_rows_that_a_damaged_page_hides_are_damage_and_nothing_is_changed(
+    copied: Path, table: str
+) -> None:
+    assert hide_rows(copied, 1, table) > 0
+    before = shards_in(copied)
+    with pytest.raises(StorageDamaged, match=f"table {table} counts"):
+        to(copied, 7)
+    assert shards_in(copied) == before
 
 
 def test_the_manifest_of_another_number_of_shards_is_no_manifest_of_these(copied: Path) -> None:
