@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report_runs(
         asked,
         taken,
-        {"sleepers_records_per_s": at_least(150_000, 200_000)},
+        {f"{kind}_records_per_s": at_least(150_000, 200_000) for kind in COUNTS_USUAL},
         done=(asked.pick(COUNTS_SMALL, COUNTS_USUAL),),
         notes={"parked": parked(asked)},
     )

@@ -281,8 +281,7 @@ class StoreReader:
     def _load(
         self, snapshot: Snapshot, serials: Iterable[int], has_bodies: bool, got: Read
     ) -> None:
-        """Each table is asked once for all of them: the interpreter is let go of and taken again
-        as often, and other threads may want it."""
+        """Table by table, each in the order of its rows."""
         loaded, asked = got.loaded, list(serials)
         heads = snapshot.heads(asked)
         bodies = snapshot.bodies(heads.found) if has_bodies else NO_ROWS

@@ -53,10 +53,8 @@ def seal_all(keys: Iterable[bytes], values: Iterable[bytes]) -> list[bytes]:
 
 def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:
     """The value, or None when it or its key are not what was written."""
-    value = bytes(stored[:-CRC_BYTES])
-    if crc32(value, crc32(key)) != int.from_bytes(stored[-CRC_BYTES:], "big"):
-        return None
-    return value
+    value, crc = bytes(stored[:-CRC_BYTES]), bytes(stored[-CRC_BYTES:])
+    return value if crc32(value, crc32(key)).to_bytes(CRC_BYTES, "big") == crc else None
 
 
 def pack_serials(serials: list[int]) -> list[bytes]:
