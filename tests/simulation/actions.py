@@ -10,13 +10,17 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from kit.disk import Call, Failure
 from kit.inodes import How
+from kit.model import DEAD
 from parkade import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooze, Unsafe
 from parkade.asking import TimeIsUp
 from parkade.asks import AwaitEnd, Look, PageOf
 from parkade.errors import Backpressure, ParkadeError
 from parkade.shard.commands import (
+    CONFLICT_REPLACE,
     Bookmark,
     Cancel,
     CancelMany,
@@ -126,6 +130,27 @@ def pause(world: World, random: Random) -> None:
         return
     world.unsure.discard(scope)
     (world.paused.add if is_pause else world.paused.discard)(scope)
+
+
+def replace_and_drop(world: World, random: Random) -> None:
+    """The name of a dead ticket goes to a new one, and then the dead one is dropped."""
+    holders = [
+        entry.draft
+        for witness in world.witnesses
+        for entry in witness.model.tickets.values()
+        if entry.state == DEAD and entry.draft.unique is not None
+    ]
+    if not holders:
+        return
+    holder = random.choice(holders)
+    shard, draft = holder.part % world.shards, _draft(world, random)
+    draft = msgspec.structs.replace(
+        draft, part=holder.part, task=holder.task, key=holder.key, unique=holder.unique
+    )
+    world.ask(shard, Submit([draft], [CONFLICT_REPLACE]), len(draft.payload) + DRAFT_BYTES)
+    for _ in range(20):
+        world.random_step()
+    world.ask(shard, DropDead([holder.serial]), 200)
 
 
 def limit(world: World, random: Random) -> None:
@@ -468,6 +493,7 @@ ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
 }
 # What plain histories do not have: only where a lean asks for it, so many times as often.
 LEANED: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
+    "replace and drop": (1, replace_and_drop),
     "trip and kill": (1, trip_and_kill),
 }
 ALWAYS: Final = frozenset(("submit", "finish", "tick", "run", "heal"))

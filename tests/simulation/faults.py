@@ -397,7 +397,10 @@ LEANS: Final[Mapping[str, Lean]] = {
     "a_horizon_that_is_never_lowered": Lean(
         {"submit": 4, "rest": 4, "checkpoint": 4, "finish": 0}, {"bounds": 1}
     ),
-    "a_ticket_met_early_counts_as_unchanged": Lean({"set clock": 4, "checkpoint": 4}),
+    "a_ticket_met_early_counts_as_unchanged": Lean(
+        {"submit": 4, "finish": 0, "checkpoint": 6, "while away": 20, "sleep": 0}, {"bounds": 1}
+    ),
+    "any_ticket_deletes_the_row_of_its_name": Lean({"replace and drop": 30}),
     "any_fence_will_do": Lean({"tell": 8}, {"has_leases": True}),
     "a_merge_without_it": Lean({"tell": 20, "commit fails": 20, "checkpoint": 8}),
     "age_by_the_wall_clock": Lean(
