@@ -9,6 +9,7 @@ failure, and no trip that anybody was told of.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from parkade import events
@@ -298,7 +299,18 @@ class Levers:
             house.recover()
             house.append(records)
         if house.journal.bytes_since(house.store.lsn) > HOUSE_JOURNAL_BYTES:
-            house.checkpoint(now_ms=self._host.now_ms, settled_ms=self._host.settled_ms)
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """The records are durable without it: one that fails is made with the next of them."""
+        try:
+            self._house.checkpoint(now_ms=self._host.now_ms, settled_ms=self._host.settled_ms)
+        except StoreError as error:
+            self._host.report("a checkpoint of the house", error)
+            if not isinstance(error, NoRoom):
+                # Its store may take no more commits until it is opened again.
+                with suppress(StoreError):
+                    self._house.recover()
 
     def _written(
         self, done: tuple[list[_Change], Exception | None] | None, error: Exception | None

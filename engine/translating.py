@@ -72,7 +72,7 @@ def work_error(
     """Why a tool that works on a closed directory could not go on; `what` it was to become, like
     "be compacted". Nothing that was there is lost by it, whatever the error is."""
     code = getattr(error, "code", None) or getattr(error, "errno", None)
-    if isinstance(error, store.NoRoom) or code in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, store.NoRoom) or code in store.NO_ROOM_CODES:
         failed: ParkadeError = StorageFull(shard=shard or 0)
         advice = "Free space, and run the same command again"
     elif code in _NO_RIGHTS:

@@ -5,7 +5,6 @@ up to an LSN are copied as they stand: a segment that ends earlier is a segment.
 the copy does what an open does after a crash.
 """
 
-import errno
 import os
 from contextlib import suppress
 from itertools import islice
@@ -26,7 +25,7 @@ from parkade.store.environment import (
     reading,
     system_code,
 )
-from parkade.store.errors import Damage, NoRoom, ReadFailed, WriteFailed
+from parkade.store.errors import NO_ROOM_CODES, Damage, NoRoom, ReadFailed, WriteFailed
 from parkade.store.meta import STATE, State
 from parkade.store.rows import seal, unseal
 from parkade.store.segment import HEADER_BYTES, SegmentScan, scan_directory
@@ -196,6 +195,6 @@ def sync_file(path: str) -> None:
 
 
 def _write_error(path: str, error: OSError) -> NoRoom | WriteFailed:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM_CODES:
         return NoRoom(path, 0)
     return WriteFailed(path, error.errno or 0)

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import stat
 import sys
@@ -302,6 +303,12 @@ class RealDisk(Disk):
         except BlockingIOError:
             return False
         return True
+
+
+def file_bytes_max() -> int | None:
+    """How long this process may make a file (`ulimit -f`); None: as long as it likes."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 if sys.platform == "darwin":

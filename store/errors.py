@@ -18,6 +18,9 @@ import errno
 import os
 from collections.abc import Mapping
 
+NO_ROOM_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No space on the disk, none for this user, or a limit on the size of files (`ulimit -f`)."""
+
 
 class StoreError(Exception):
     """The root of every error that the store raises on purpose."""
@@ -64,7 +67,8 @@ class FormatTooNew(StoreError):
 
 
 class NoRoom(StoreError):
-    """There is no space for `need_bytes`. Nothing was written, and it may be asked again."""
+    """There is no space for `need_bytes`, or the file may not become as long. Nothing was written,
+    and it may be asked again."""
 
     def __init__(self, path: str, need_bytes: int) -> None:
         super().__init__(f"no room for {need_bytes} bytes in {path}")
@@ -101,7 +105,7 @@ class ReadFailed(_CallFailed):
 
 def write_error(path: str, error: OSError, need_bytes: int = 4096) -> NoRoom | WriteFailed:
     """What a refused write or change of a directory is: without room, or for another reason."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM_CODES:
         return NoRoom(path, need_bytes)
     return WriteFailed(path, error.errno or 0)
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from parkade.store.acceptance import Run, RunPart, accept
 from parkade.store.disk import Disk
-from parkade.store.errors import Damage, NoRoom, StoreError, WriteFailed
+from parkade.store.errors import NO_ROOM_CODES, Damage, NoRoom, StoreError, WriteFailed
 from parkade.store.folders import make_folder
 from parkade.store.frame import Frame, FrameHead
 from parkade.store.inspection import JournalReport, inspect, read_only_frames, replay_run
@@ -329,7 +329,7 @@ class Journal:
             writer.write_goes_on(last.last_lsn + 1, last.last_lsn)
         except OSError as error:
             # It is some bytes more than there were, and a disk without room must open.
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_ROOM_CODES:
                 raise
         finally:
             self._disk.close(handle)

@@ -18,6 +18,7 @@ import lmdb
 
 from parkade.store.agenda import Upkeep
 from parkade.store.batch import Batch, Commit
+from parkade.store.disk import file_bytes_max
 from parkade.store.environment import (
     MAP_BYTES,
     MEANINGLESS,
@@ -27,7 +28,7 @@ from parkade.store.environment import (
     system_code,
     used_bytes,
 )
-from parkade.store.errors import Damage, NoRoom, ReadFailed, StoreError, WriteFailed
+from parkade.store.errors import NO_ROOM_CODES, Damage, NoRoom, ReadFailed, StoreError, WriteFailed
 from parkade.store.meta import (
     COUNTERS,
     IDENTITY,
@@ -301,6 +302,13 @@ class Parked(ParkedReader):
             wanted *= 2
         return wanted > map_bytes and self._grow(wanted)
 
+    def _growth_bytes(self) -> int:
+        """How much longer the file may become. Raises OSError."""
+        free_bytes, most_bytes = self._free_bytes(self.directory), file_bytes_max()
+        if most_bytes is None:
+            return free_bytes
+        return min(free_bytes, most_bytes - self._files.file_bytes(self.path))
+
     def _failure(
         self, error: lmdb.Error | OSError, need_bytes: int
     ) -> NoRoom | WriteFailed | Damage:
@@ -309,10 +317,10 @@ class Parked(ParkedReader):
         code = system_code(error)
         if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
             return Damage(self.path, 0, str(error))
-        is_full = code in (errno.ENOSPC, errno.EDQUOT)
+        is_full = code in NO_ROOM_CODES
         if not is_full and code == errno.EIO:
             with suppress(OSError):  # a disk that cannot tell is no full one
-                is_full = self._free_bytes(self.directory) < 2 * need_bytes + MARGIN_BYTES
+                is_full = self._growth_bytes() < 2 * need_bytes + MARGIN_BYTES
         if is_full:
             return NoRoom(self.path, need_bytes)
         return WriteFailed(self.path, code, str(error))

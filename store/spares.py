@@ -4,12 +4,11 @@ A spare is named only once its bytes are written and durable; what it holds is o
 a new salt makes everything in it invalid.
 """
 
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parkade.store.disk import Disk, Handle
-from parkade.store.errors import NoRoom, WriteFailed
+from parkade.store.disk import Disk, Handle, file_bytes_max
+from parkade.store.errors import NO_ROOM_CODES, NoRoom, WriteFailed
 from parkade.store.frame import HEAD_BYTES, frame_bytes
 from parkade.store.segment import HEADER_BYTES
 
@@ -94,7 +93,8 @@ class SparePool:
                 self._disk.unlink(path)
             elif name.endswith(SUFFIX):
                 size = self._disk.stat(path).size_bytes
-                if len(self._spares) < self._sizing.spares_max and size >= HEADER_BYTES:
+                is_usable = HEADER_BYTES <= size <= (file_bytes_max() or size)
+                if len(self._spares) < self._sizing.spares_max and is_usable:
                     self._spares.append(Spare(path, size))
                     self.next_bytes = max(self.next_bytes, size)
                 else:
@@ -127,6 +127,9 @@ class SparePool:
         if any(spare.size_bytes >= least for spare in self._spares):
             return
         size = self._sizing.segment_bytes(self.next_bytes, body_bytes)
+        most = file_bytes_max()
+        while most is not None and size > max(least, most):
+            size = max(least, size // 2)
         free = self._room_for(self._sizing.kept_free_bytes if is_kept_free else 0)
         if free is not None:
             if free < least:
@@ -158,7 +161,7 @@ class SparePool:
             self._sync_directory()
         except OSError as error:
             self._give_up(path, unfinished)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno in NO_ROOM_CODES:
                 raise NoRoom(self._directory, size_bytes) from error
             raise WriteFailed(unfinished, error.errno or 0) from error
         return Spare(path, size_bytes)

@@ -1,6 +1,5 @@
 """`parkade doctor`: whether the machine and the directory are what an engine needs."""
 
-import errno
 import os
 import resource
 import shutil
@@ -36,6 +35,7 @@ from parkade.limits import SHARDS_DEFAULT
 from parkade.reader import existing_manifest
 from parkade.storage_facts import storage_facts
 from parkade.store.disk import Disk, RealDisk
+from parkade.store.errors import NO_ROOM_CODES
 from parkade.store.manifest import Manifest
 
 __all__ = ["doctor"]
@@ -81,7 +81,7 @@ def _checks(disk: Disk, path: str, app: str | None) -> Iterator[Check]:
         yield check_sync(time_syncs(disk, place, clock), kind)
     except OSError as error:
         advice = "give a directory that this user may write"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM_CODES:
             advice = "free some: nothing can be written until then"
         yield Check("sync", BAD, f"nothing can be written there: {error.strerror}", advice)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

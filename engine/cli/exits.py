@@ -10,6 +10,7 @@ __all__ = [
     "NOT_FOUND",
     "REFUSED",
     "TIMED_OUT",
+    "TOO_NEW",
     "USAGE",
     "exit_code_of",
 ]
@@ -21,10 +22,12 @@ IN_USE = 4  # the directory has an owner, or needs one that does not answer
 DAMAGED = 5
 TIMED_OUT = 6
 REFUSED = 7
+TOO_NEW = 8  # a newer parkade wrote it
 INTERRUPTED = 130
 
 _BY_CODE = {
     "PK-101": IN_USE,
+    "PK-104": TOO_NEW,
     "PK-105": DAMAGED,
     "PK-107": USAGE,
     "PK-111": NOT_FOUND,

@@ -1,5 +1,6 @@
 """The command line, asked of files and of a running engine."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from kit.engines import Gate
 from kit.owners import OwnerProcess
 from parkade import Ambiguous, Engine, ResultTimeout, Secret, TicketFailed
 from parkade.cli.app import cli
+from parkade.store.manifest import FORMAT, Manifest
 
 
 def run(*args: object, **variables: str) -> Result:
@@ -206,6 +208,16 @@ def test_a_damaged_manifest_is_damage_for_every_command(left: Path, content: byt
         done = run("-d", left, command)
         assert done.exit_code == 5
         assert "[PK-105]" in done.stderr and "manifest.json" in done.stderr
+
+
+def test_what_a_newer_version_wrote_has_an_exit_code_of_its_own(left: Path) -> None:
+    known = Manifest.decode((left / "manifest.json").read_bytes(), "")
+    later = dataclasses.replace(known, format=FORMAT + 1, created_by="9.9")
+    (left / "manifest.json").write_bytes(later.encode())
+    for command in ("status", "ls", "verify"):
+        done = run("-d", left, command)
+        assert done.exit_code == 8
+        assert "Upgrade" in done.stderr and "[PK-104]" in done.stderr
 
 
 def test_a_socket_that_nobody_listens_at_is_passed_by(left: Path) -> None:

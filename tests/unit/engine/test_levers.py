@@ -1,7 +1,9 @@
 """What operators and breakers change is durable when it is told, and nothing is told before."""
 
+import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from parkade.guards import Pause
 from parkade.house import HouseState
 from parkade.limits import HOUSE_JOURNAL_BYTES
 from parkade.shard.breaker import Circuit
+from parkade.store.parked import Parked
 from parkade.store.record import BreakerSet, LimitSet, Paused, Resumed
 
 
@@ -81,6 +84,34 @@ def test_a_full_disk_refuses_a_change_and_says_so(tmp_path: Path) -> None:
         disk.is_full = False
         engine.limits.set("task:mail", concurrency=7)
         assert [each.concurrency for each in engine.limits.list()] == [7]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_checkpoint_of_the_house_that_fails_takes_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    codes: list[int] = []
+
+    def commit_hook(point: str) -> None:
+        if codes and point == "before_commit":
+            raise OSError(codes.pop(), "as the disk says")
+
+    def open_store(directory: str, **given: Any) -> Parked:
+        hook = commit_hook if "/house/" in directory else None
+        return Parked.open(directory, commit_hook=hook, **given)
+
+    monkeypatch.setattr("parkade.levers.HOUSE_JOURNAL_BYTES", 0)
+    engine = make(tmp_path / "data", durability="process", run=False)
+    with rig(engine, open_store=open_store):
+        codes.append(code)
+        engine.pause(target="psp", reason="once")
+        assert not codes
+        engine.pause(target="bank", reason="and again")
+        house = runtime_of(engine).house
+        assert house.store.lsn == house.lsn
+        runtime_of(engine).abandon()
+    with make(tmp_path / "data", durability="process", run=False) as engine:
+        assert runtime_of(engine).house.state.pauses.keys() == {"target:psp", "target:bank"}
 
 
 def test_a_trip_is_in_force_at_once_and_told_when_it_is_durable(tmp_path: Path) -> None:
