@@ -389,6 +389,9 @@ class MemoryCursor:
             return self._go(index)
         return self._go(-1)
 
+    def get(self, key: Any) -> Any:
+        return self.value() if self.set_key(key) else None
+
     def set_key_dup(self, key: Any, value: Any) -> bool:
         if self.set_range_dup(key, value) and bytes(self.value()) == bytes(value):
             return True

@@ -14,7 +14,7 @@ KEYS = st.integers(0, 12).map(lambda n: b"k" + n.to_bytes(2, "big"))
 VALUES = st.integers(0, 5).map(lambda n: n.to_bytes(8, "big"))
 MOVES = st.sampled_from(
     (
-        "first", "last", "set_key", "set_range", "set_range_dup", "next", "prev", "last_dup",
+        "first", "last", "get", "set_key", "set_range", "set_range_dup", "next", "prev", "last_dup",
         "prev_dup", "delete", "append", "iternext", "iterprev", "iternext_dup", "iterprev_dup",
         "getmulti",
     )
@@ -43,6 +43,9 @@ def perform(transaction: Any, cursor: Any, table: Any, is_dup: bool, step: Any) 
         return None
     if name == "set_range_dup":
         return cursor.set_range_dup(key, value) if is_dup else None
+    if name == "get":
+        value = cursor.get(key)
+        return None if value is None else bytes(value)
     if name in ("set_key", "set_range"):
         return getattr(cursor, name)(key)
     if name == "getmulti":
