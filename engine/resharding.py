@@ -78,6 +78,9 @@ def plan_reshard(
         with _of_shard(path, number):
             onlooker = Onlooker(tools.disk, path, manifest.salt, number, is_still=is_owned)
             try:
+                if is_owned:  # damaged pages may end the process that reads them: they are told
+                    with onlooker.store().snapshot() as snapshot:
+                        onlooker.walk_pages(snapshot)
                 with onlooker.sight() as sight:
                     tickets += sum(sight.core.counters.values())
                     sizes = onlooker.sizes(sight)

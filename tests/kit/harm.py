@@ -9,7 +9,7 @@ import lmdb
 
 from parkade.store.rows import seal, unseal
 
-__all__ = ["first_key", "harm_row", "hide_rows", "keys_of", "write_row"]
+__all__ = ["blank_page", "first_key", "harm_row", "hide_rows", "keys_of", "write_row"]
 
 PAGE_BYTES, PAGE_HEAD_BYTES, PAGE_IS_LEAF = 4096, 16, 0x02
 
@@ -49,7 +49,7 @@ def hide_rows(path: Path, shard: int, table: str) -> int:
     """Has one page of a table forget half of its rows: a walk passes over them without a word. Says
     how many those are."""
     rows = len(keys_of(path, shard, table))
-    with open(path / f"shard-{shard:03d}/store/data.mdb", "r+b", buffering=0) as file:
+    with open(_store_of(path, shard), "r+b", buffering=0) as file:
         pages = file.read()
         for page in range(2 * PAGE_BYTES, len(pages), PAGE_BYTES):
             flags, lower = struct.unpack_from("=HH", pages, page + 10)
@@ -62,6 +62,22 @@ def hide_rows(path: Path, shard: int, table: str) -> int:
                     return rows - seen
             _write_at(file, page + 12, pages[page + 12 : page + 14])
     raise AssertionError(f"no page of {table} has two rows")
+
+
+def blank_page(path: Path, shard: int, table: str) -> None:
+    """Makes zeros of a page that has rows of a table: who walks over it may be ended by LMDB."""
+    before = _store_of(path, shard).read_bytes()
+    hide_rows(path, shard, table)
+    after = _store_of(path, shard).read_bytes()
+    differs = next(
+        at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
+    )
+    with open(_store_of(path, shard), "r+b", buffering=0) as file:
+        _write_at(file, differs // PAGE_BYTES * PAGE_BYTES, bytes(PAGE_BYTES))
+
+
+def _store_of(path: Path, shard: int) -> Path:
+    return path / f"shard-{shard:03d}/store/data.mdb"
 
 
 def _write_at(file: RawIOBase, offset: int, content: bytes) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from kit.clock import ManualClock
 from kit.engines import make
 from kit.every_state import Town, live_on, look, resident
-from kit.harm import hide_rows
+from kit.harm import blank_page, hide_rows
 from parkade import ConfigError, Engine, EngineInUse, StorageDamaged, StorageFull, open_readonly
 from parkade.cli.app import cli
 from parkade.reader import existing_manifest
@@ -229,6 +229,14 @@ def test_rows_that_a_damaged_page_hides_are_damage_and_nothing_is_changed(
     with pytest.raises(StorageDamaged, match=f"table {table} counts"):
         to(copied, 7)
     assert shards_in(copied) == before
+
+
+def test_a_page_that_would_end_the_process_is_told_before_it_is_read(copied: Path) -> None:
+    blank_page(copied, 1, "heads")
+    done = run("-d", copied, "reshard", "--to", 7)
+    assert done.exit_code == 5
+    assert "Shard 01" in done.stderr
+    assert "verify --deep" in done.stderr
 
 
 def test_the_manifest_of_another_number_of_shards_is_no_manifest_of_these(copied: Path) -> None:
