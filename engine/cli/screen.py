@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -101,7 +102,9 @@ class Screen:
         """Local time: the clock alone for today, with the date for another day."""
         if iso is None:
             return "-"
-        at = datetime.fromisoformat(iso).astimezone()
+        at = datetime.fromisoformat(iso)
+        with suppress(OverflowError):  # the last hours of the calendar are told in UTC
+            at = at.astimezone()
         today = datetime.fromtimestamp(self._now_ms / 1000).astimezone()
         if at.date() == today.date():
             return at.strftime("%H:%M:%S")

@@ -1,5 +1,8 @@
 """What the command line prints: harmless text, whole columns, local times."""
 
+import time
+from collections.abc import Iterator
+
 import pytest
 
 from parkade.cli.screen import Screen, clean, cut, ms_of
@@ -48,6 +51,22 @@ def test_only_the_last_column_gives_way_to_the_edge(capsys: pytest.CaptureFixtur
 def test_a_table_without_rows_is_its_head(capsys: pytest.CaptureFixture[str]) -> None:
     Screen().table(["id", "note"], [])
     assert capsys.readouterr().out == "id  note\n"
+
+
+@pytest.fixture
+def east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The first zone of the globe to see a new year."""
+    monkeypatch.setenv("TZ", "EAST-14")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("east")
+def test_the_last_hours_of_the_calendar_are_told_in_any_zone() -> None:
+    assert Screen().time("9999-12-31T09:59:59.999Z") == "9999-12-31 23:59"
+    assert Screen().time("9999-12-31T23:59:59.999Z") == "9999-12-31 23:59"
 
 
 def test_times_are_told_from_now() -> None:
