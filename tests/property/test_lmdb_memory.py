@@ -42,7 +42,10 @@ def perform(transaction: Any, cursor: Any, table: Any, is_dup: bool, step: Any) 
     ):
         return None
     if name == "set_range_dup":
-        return cursor.set_range_dup(key, value) if is_dup else None
+        found = cursor.set_range_dup(key, value) if is_dup else None
+        if found is False:
+            cursor.last()  # the store never goes on from where one found nothing
+        return found
     if name == "get":
         value = cursor.get(key)
         return None if value is None else bytes(value)
