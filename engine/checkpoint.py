@@ -20,11 +20,12 @@ from parkade.index_keys import (
 from parkade.shard import ENTRY_LANE, ENTRY_WAITS, Shard
 from parkade.shard.commands import UniqueRow
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
-from parkade.shard.ticket import Placed, StoredAt, Ticket, encode_ticket
+from parkade.shard.ticket import Placed, StoredAt, Ticket, encode_plain, encode_ticket
 from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, Commit, pack_ended
-from parkade.store.entry import EXPIRY, NEGATIVE, pack_entry
+from parkade.store.entry import EXPIRY, NEGATIVE, pack_entries, pack_entry
 from parkade.store.meta import Memo, encode_taken
 from parkade.store.outbox import FIRST_PLACE, pack_place
+from parkade.store.record import Submitted
 from parkade.store.rows import pack_serials
 
 __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
@@ -61,6 +62,7 @@ class Checkpoint:
         self._core = core
         self._flight = cut.flight
         self._tickets: Iterator[tuple[int, Ticket | None]] = iter(cut.flight.tickets.items())
+        self._plain: Iterator[Submitted] = iter(cut.flight.plain.values())
 
     def build(self, ticket_count: int) -> None:
         """Encodes at most so many tickets more; the small tables come with the last slice."""
@@ -75,9 +77,27 @@ class Checkpoint:
                 self._write(serial, ticket)
         for (task, state), listed in groupby(plain, attrgetter("task", "state")):
             self._write_plain(task, state, list(listed))
-        if len(slice_of) < ticket_count:
+        left = ticket_count - len(slice_of)
+        drafts = list(islice(self._plain, left))
+        for task, submitted in groupby(drafts, attrgetter("task")):
+            self._write_submitted(task, list(submitted))
+        if len(drafts) < left:
             self._build_rest()
             self.is_building = False
+
+    def _write_submitted(self, task: str, drafts: list[Submitted]) -> None:
+        """`_write_plain` of what is in memory as it was submitted, bodies included. How the store
+        has them nobody needs to know: they are not in memory when it does."""
+        batch = self.batch
+        lane_number = self._core.lane_number((task, None, 0))
+        serials = [draft.serial for draft in drafts]
+        keys = pack_serials(serials)
+        batch.heads.update(zip(serials, map(encode_plain, drafts), strict=True))
+        payloads = [BODY_PAYLOAD + draft.payload for draft in drafts]
+        batch.bodies.update(zip(serials, payloads, strict=True))
+        batch.agenda += pack_entries([draft.due_ms for draft in drafts], serials, lane_number)
+        for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
+            batch.index_runs.setdefault(prefix, []).extend(keys)
 
     def _write_plain(self, task: str, state: int, tickets: list[Ticket]) -> None:
         """What `_write` does, for what most tickets are at their first checkpoint: new, without

@@ -4,6 +4,7 @@
 """
 
 import logging
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -92,6 +93,11 @@ class Desk:
     def aask(self, request: Request[T], timeout_ms: int | None = None) -> Coroutine[Any, Any, T]:
         self.check(request.instead)
         return self._asker.aask(request, None if timeout_ms is None else timeout_ms / 1000)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether `check` has nothing to say."""
+        return self.is_open and os.getpid() == self.runtime.pid
 
     def check(self, call: str) -> None:
         """Raises `ForkedEngine` in a fork, `EngineClosed` when the engine has stopped."""

@@ -21,7 +21,7 @@ from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast
 from msgspec import UNSET
 
 from parkade import foreground, steering
-from parkade.asking import check_not_on_loop
+from parkade.asking import Request, check_not_on_loop
 from parkade.callbacks import Listener
 from parkade.calls import Call
 from parkade.checks import check_choice, check_count, refuse
@@ -33,6 +33,7 @@ from parkade.directory import own_directory
 from parkade.durations import Duration, parse_duration_ms
 from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
 from parkade.events import Event, EventKind, named_kinds
+from parkade.handles import Handles
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.looking import Looking
 from parkade.options import check_index_tags
@@ -319,12 +320,18 @@ class Engine(Looking):
         return await self.asubmit_call(self._call(what, args, kwargs))
 
     def submit_call(self, call: Call[R], /) -> Ticket[R]:
-        desk = self.desk(f"{call.task}.submit")
-        return desk.ask(self._one(call))
+        return self._door(call, "submit").submit(call)
 
     async def asubmit_call(self, call: Call[R], /) -> Ticket[R]:
-        desk = self.desk(f"{call.task}.asubmit")
-        return await desk.aask(self._one(call))
+        return await self._door(call, "asubmit").asubmit(call)
+
+    def _door(self, call: Call[Any], verb: str) -> Submitting:
+        """Where single calls are submitted. Raises as `desk` does."""
+        desk, submitting = self._desk, self._submitting
+        if desk is None or submitting is None or not desk.is_usable:
+            self.desk(f"{call.task}.{verb}")  # says why not
+            raise EngineClosed(f"{call.task}.{verb}")
+        return submitting
 
     def submit_many(
         self, calls: Iterable[Call[R]], /, *, chunk: int = SUBMIT_CHUNK
@@ -334,12 +341,12 @@ class Engine(Looking):
         Raises `PartialSubmit` when a chunk fails after others were accepted.
         """
         desk = self.desk("engine.submit_many")
-        accepted: list[Ticket[Any]] = []
+        accepted = Handles(desk)
         try:
             for listed in chunks(calls, check_count("submit_many", "chunk", chunk)):
-                accepted += _accepted(desk.ask(self._many(listed)), accepted)
-        except PartialSubmit:
-            raise
+                error = desk.ask(self._many(listed, accepted))
+                if error is not None:
+                    raise error
         except Exception as error:
             _raise_partial(accepted, error)
         return accepted
@@ -349,12 +356,12 @@ class Engine(Looking):
     ) -> Sequence[Ticket[R]]:
         """`submit_many` for coroutines."""
         desk = self.desk("engine.asubmit_many")
-        accepted: list[Ticket[Any]] = []
+        accepted = Handles(desk)
         try:
             for listed in chunks(calls, check_count("asubmit_many", "chunk", chunk)):
-                accepted += _accepted(await desk.aask(self._many(listed)), accepted)
-        except PartialSubmit:
-            raise
+                error = await desk.aask(self._many(listed, accepted))
+                if error is not None:
+                    raise error
         except Exception as error:
             _raise_partial(accepted, error)
         return accepted
@@ -371,21 +378,14 @@ class Engine(Looking):
             "name of a task and a mapping of its arguments"
         )
 
-    def _one(self, call: Call[Any]) -> Any:
-        assert self._submitting is not None
-        prepared = call.prepare(self.clock.now_ms(), payload_bytes_max=self._options.max_payload)
-        return self._submitting.one(prepared, call.bound)
-
-    def _many(self, calls: Sequence[Call[Any]]) -> Any:
+    def _many(self, calls: Sequence[Call[Any]], accepted: Handles) -> Request[Exception | None]:
         assert self._submitting is not None
         for call in calls:
             if not isinstance(cast(object, call), Call):
                 raise ConfigError(
                     f"engine.submit_many({shown(call)}): it takes calls, like task.call(...)"
                 )
-        now_ms, bytes_max = self.clock.now_ms(), self._options.max_payload
-        prepared = [call.prepare(now_ms, payload_bytes_max=bytes_max) for call in calls]
-        return self._submitting.many(prepared, [call.bound for call in calls])
+        return self._submitting.many(calls, accepted)
 
     # ------------------------------------------------------------------------------ operators
 
@@ -498,16 +498,7 @@ def _check_durability(durability: str) -> None:
         raise ConfigError.option("Engine", "durability", durability, f"use {advice}")
 
 
-def _accepted(outcomes: list[Any], before: list[Ticket[Any]]) -> list[Ticket[Any]]:
-    """A chunk's tickets; `PartialSubmit` when one of them has none."""
-    tickets: list[Ticket[Any]] = [one for one in outcomes if isinstance(one, Ticket)]
-    if len(tickets) < len(outcomes):
-        error = next(outcome for outcome in outcomes if isinstance(outcome, Exception))
-        _raise_partial(before + tickets, error)
-    return tickets
-
-
-def _raise_partial(accepted: list[Ticket[Any]], error: Exception) -> NoReturn:
+def _raise_partial(accepted: Sequence[Ticket[Any]], error: Exception) -> NoReturn:
     """Nothing accepted: the error itself says it better."""
     if not accepted:
         raise error

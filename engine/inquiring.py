@@ -5,7 +5,7 @@ Runs on the core thread, save for the work that a `FromStore` hands to the I/O t
 
 import copy
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -220,9 +220,11 @@ def _page(asked: PageOf, found: list[Ticket], scanned: int) -> FromStore:
 def _merged(core: Shard, asked: PageOf, got: Heads) -> ShardPage:
     """The store's part of a page overridden by what memory has changed since."""
     lowest, before = asked.floor if got.last is None else got.last, asked.before
-    generations = [core.dirty.tickets]
+    core.memory.unpack_between(lowest, before)
+    generations: list[Mapping[int, Ticket | None]] = [core.dirty.tickets]
     if core.flight is not None:
         generations.append(core.flight.tickets)
+        generations.append(core.flight.unpacked)
     changed: dict[int, Ticket | None] = {}
     for generation in reversed(generations):
         # All that is dirty is looked at, on the core thread: nothing more is done with most of it.

@@ -5,7 +5,7 @@ in memory. Of a record that people do not see (a retention's, a reschedule's) th
 progress does not wait for its record (`parkade.progress_events`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from parkade import events
@@ -51,6 +51,15 @@ class Notebook:
         before = len(notes)
         note_records(records, tickets, notes)
         self.made += len(notes) - before
+
+    def note_submits(self, records: Sequence[Submitted]) -> None:
+        """`note` of submits alone."""
+        kind = events.SUBMITTED
+        self._open += [
+            (kind, record.at_ms, record.serial, record.part, record.task, record.due_ms)
+            for record in records
+        ]
+        self.made += len(records)
 
     def send(self) -> None:
         """The frame of all that was applied is on its way; it is the only one."""

@@ -1,8 +1,11 @@
 """Where tickets belong: the serial and the part of what becomes one."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from parkade.calls import Prepared
+from parkade.calls import Call, Prepared
+from parkade.durations import TIME_MS_MAX
+from parkade.options import with_indexed
 from parkade.serials import Serials
 from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
 from parkade.store.record import Submitted
@@ -44,6 +47,42 @@ class Placing:
         else:
             part = self._healthy(part_of_serial(serial))
         return self._made(prepared, serial, part)
+
+    def drafts(
+        self, calls: Sequence[Call[Any]], now_ms: int, *, payload_bytes_max: int
+    ) -> list[Submitted]:
+        """What becomes of calls that are submitted now, under serials in a row. Raises what
+        `Call.prepare` raises."""
+        first = self._serials.take(len(calls), now_ms)
+        draft = self.draft_of
+        return [
+            draft(call, serial, now_ms, payload_bytes_max)
+            for serial, call in enumerate(calls, first)
+        ]
+
+    def draft_of(
+        self, call: Call[Any], serial: int, now_ms: int, payload_bytes_max: int
+    ) -> Submitted:
+        """`draft` of a call that is submitted now. Most have neither key nor unique, and nothing
+        to be refused for: they are made here and now."""
+        delay_ms = call.options.delay_ms or 0
+        if (
+            call.key is not None
+            or call.unique is not None
+            or call.options.at_ms is not None
+            or call.options.unique_for_ms is not None
+            or len(call.payload) > payload_bytes_max
+            or now_ms + delay_ms > TIME_MS_MAX
+        ):
+            return self.draft(call.prepare(now_ms, payload_bytes_max=payload_bytes_max), serial)
+        part = part_of_serial(serial)
+        if self._is_refused(part % self._shard_count):
+            part = self._healthy(part)
+        stored = call.stored
+        if stored is not None:
+            stored = with_indexed(stored, self._index_tags)
+        due_ms = now_ms + delay_ms
+        return Submitted(serial, part, call.task, due_ms, now_ms, call.payload, options=stored)
 
     def child(self, prepared: Prepared, parent_part: int | None) -> Submitted:
         """What an outcome brings forth: without key and unique it takes its parent's part, unless

@@ -18,9 +18,8 @@ RETRY = 1 << 36  # about a minute of clock
 TIME_MS_MAX = 1 << 43  # the year 2248: a clock beyond it must not use the sequence up
 
 
-def _timed(now_ms: int) -> int:
-    """The serial that stands for a time."""
-    return min(max(now_ms, 0), TIME_MS_MAX) << 20
+def _believable(now_ms: int) -> int:
+    return min(max(now_ms, 0), TIME_MS_MAX)
 
 
 class Serials:
@@ -37,7 +36,7 @@ class Serials:
 
     def take(self, count: int, now_ms: int) -> int:
         """The first of `count` serials in a row."""
-        timed = _timed(now_ms)
+        timed = (now_ms if 0 <= now_ms <= TIME_MS_MAX else _believable(now_ms)) << 20
         with self._lock:
             after = self._last + 1
             first = timed if timed > after else after
@@ -55,7 +54,7 @@ class Serials:
     def next_lease(self, now_ms: int) -> int:
         """The end of the lease to ask for now."""
         with self._lock:
-            return min(max(self._last + 1, _timed(now_ms)) + SERIAL_LEASE, SERIAL_MAX)
+            return min(max(self._last + 1, _believable(now_ms) << 20) + SERIAL_LEASE, SERIAL_MAX)
 
     def extend(self, until: int) -> None:
         """A lease is durable."""

@@ -16,6 +16,7 @@ from parkade.asks import Ask, Inquiry, Watch, Watched
 from parkade.checkpointing import Checkpointing
 from parkade.dues import Dues
 from parkade.errors import EngineClosed
+from parkade.gathering import Gathering, apply_all, note_all
 from parkade.handing import Handing
 from parkade.host_port import HostPort
 from parkade.io import ShardIO, Writer
@@ -93,6 +94,7 @@ class ShardHost:
         self.loading: list[tuple[Ask, Need]] | None = None
         self.dropped_reads = 0
         self.read_ahead = ReadAhead(self)
+        self.gathering = Gathering(self)
         self.checkpointing = Checkpointing(self)
         self.retention = Retention(self)
         self.handing = Handing(self)
@@ -133,7 +135,7 @@ class ShardHost:
         """Takes an ask to be decided in its turn; a refused shard answers with its reason."""
         self.is_stirred = True
         if self.status in (REFUSED, CLOSED):
-            self.fail_one(ask, self._refusal())
+            self.fail_one(ask, self.refusal())
         elif type(ask.asked) in BOUNDED:
             self.submits.append(ask)
         elif type(ask.asked) is Deliver:
@@ -240,9 +242,14 @@ class ShardHost:
                     if queue is self.asks:
                         self._answering.inquire_first(queue)
                     break
-                self.decide(queue.popleft())
+                ask = queue.popleft()
+                if type(ask.asked) is Submit and self.gathering.takes(ask):
+                    continue
+                self.decide(ask)
                 if self.status != OPEN:
+                    self.gathering.give_back()
                     return
+        self.gathering.decide()
 
     def decide_now(self, ask: Ask, loaded: Loaded | None = None) -> None:
         """`decide` outside of the shard's turn, which then follows."""
@@ -275,15 +282,15 @@ class ShardHost:
                 self.asks.appendleft(ask)
                 return
         host.decided(ask)
-        self._apply(verdict, loaded, ask.size)
+        self.apply(verdict, loaded, ask.size)
         if self.status == OPEN:
             if self.stop_attempt is not None and type(asked) is not Submit:
                 self._stop_attempts(self.stop_attempt, asked, verdict)
             self.hold(ask, verdict.answers)
         else:
-            self.fail_one(ask, self._refusal())
+            self.fail_one(ask, self.refusal())
 
-    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
+    def apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
         """Applies what was decided; an error here poisons the shard: its memory may be wrong."""
         records = verdict.records
         if not records:
@@ -293,13 +300,11 @@ class ShardHost:
                 self.core.adopt(loaded)
             if self.progress is not None:
                 records = self._with_progress(self.progress, records)
-            apply = self.core.apply
-            for record in records:
-                apply(record)
+            apply_all(self.core, records, verdict)
         except Exception as error:
             self.poison(error)
             return
-        self.notes.note(records, self.core.hot)
+        note_all(self.notes, records, verdict, self.core)
         self.records += records
         self.records_bytes += size + 64 * len(records)
         if self.awaiting:
@@ -523,7 +528,7 @@ class ShardHost:
             self.callbacks_failed += 1
             self.host.report("handing out an error", error)
 
-    def _refusal(self) -> Exception:
+    def refusal(self) -> Exception:
         return self.host.failure(self.number, self.error or RuntimeError("the shard is closed"))
 
     # ------------------------------------------------------------------ what must be read first

@@ -1,93 +1,178 @@
-"""Submits: prepared calls become drafts with serials, dealt to their shards in chunks."""
+"""Submits: calls become drafts with serials, dealt to their shards; their answers become handles.
 
+One call goes the short way: its draft, its ask and its waiter, and nothing else is made. Many go in
+chunks, one command a shard.
+"""
+
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from parkade.asking import Request
-from parkade.calls import Prepared
+from parkade.asking import Request, check_not_on_loop
+from parkade.asks import Ask
+from parkade.calls import Call
 from parkade.checks import NAME_BYTES_MAX
 from parkade.errors import DuplicateTicket, StorageFull
+from parkade.handles import Handles
 from parkade.limits import COMMAND_BYTES_MAX
-from parkade.shard.commands import Answer, Refusal, Submit
+from parkade.shard.commands import AllCreated, Answer, Refusal, Submit
 from parkade.store.record import Submitted
 from parkade.ticket import Ticket
+from parkade.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["Submitting", "draft_bytes"]
+__all__ = ["Submitting", "chunks", "draft_bytes"]
 
 DRAFT_BYTES = 300  # what a plain draft holds beside its payload, about
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Submitting:
-    """Makes requests of prepared calls. Any thread."""
+    """Any thread."""
 
     def __init__(self, desk: "Desk") -> None:
         self._desk = desk
         runtime = desk.runtime
         self._placing = runtime.placing
+        self._clock = runtime.clock
+        self._payload_bytes_max = runtime.options.max_payload
+        self._inbox = runtime.host.inbox
+        self._drive = runtime.drive
         self._shard_count = runtime.shard_count
 
-    def one(self, prepared: Prepared, bound: Any) -> Request[Ticket[Any]]:
-        """A single submit: the fast way."""
-        serial = self._placing.serials(1, prepared.at_ms)
-        draft = self._placing.draft(prepared, serial)
-        conflict = prepared.on_conflict
+    # ------------------------------------------------------------------------------------- one
+
+    def submit(self, call: Call[Any]) -> Ticket[Any]:
+        """Blocks until it is durable."""
+        inbox = self._inbox
+        if inbox.valve is not None:
+            return self._desk.ask(self._one(call))
+        check_not_on_loop(f"{call.task}.submit", f"{call.task}.asubmit")
+        draft = self._draft(call)
+        size = draft_bytes(draft)
+        waiter = ThreadWaiter()
+        inbox.enter(size)
+        self._put(call, draft, size, waiter)
+        try:
+            self._drive.wait_for(waiter, None)
+        except BaseException:
+            waiter.is_abandoned = True
+            raise
+        return self._answered(call, draft, waiter)
+
+    async def asubmit(self, call: Call[Any]) -> Ticket[Any]:
+        """The same, awaited."""
+        inbox = self._inbox
+        if inbox.valve is not None:
+            return await self._desk.aask(self._one(call))
+        draft = self._draft(call)
+        size = draft_bytes(draft)
+        waiter = LoopWaiter(asyncio.get_running_loop())
+        if not inbox.enter_now(size):
+            await inbox.aenter(size)
+        self._put(call, draft, size, waiter)
+        self._drive.stir()
+        try:
+            await waiter.done()
+        except BaseException:
+            waiter.is_abandoned = True
+            raise
+        return self._answered(call, draft, waiter)
+
+    def _draft(self, call: Call[Any]) -> Submitted:
+        placing, now_ms = self._placing, self._clock.now_ms()
+        return placing.draft_of(call, placing.serials(1, now_ms), now_ms, self._payload_bytes_max)
+
+    def _put(
+        self, call: Call[Any], draft: Submitted, size: int, waiter: ThreadWaiter | LoopWaiter
+    ) -> None:
+        conflict = call.options.on_conflict
         command = Submit([draft], [conflict] if conflict else None)
-        shard = draft.part % self._shard_count
+        ask = Ask(command, waiter=waiter, size=size, door_bytes=size)
+        self._inbox.put_one(draft.part % self._shard_count, ask)
 
-        def finish(answers: list[Any]) -> Ticket[Any]:
-            return self._ticket(shard, draft, answers[0][0], bound)
+    def _answered(
+        self, call: Call[Any], draft: Submitted, waiter: ThreadWaiter | LoopWaiter
+    ) -> Ticket[Any]:
+        if waiter.error is not None:
+            raise waiter.error
+        answers = waiter.values[0]
+        if type(answers) is AllCreated:
+            identity = (draft.serial, draft.part)
+            return Ticket(self._desk, identity, draft.task, created=True, bound=call.bound)
+        return self._ticket(draft, answers[0], call.bound)
 
+    def _one(self, call: Call[Any]) -> Request[Ticket[Any]]:
+        """Where it is counted how many are ready, the way that every question goes."""
+        draft, conflict = self._draft(call), call.options.on_conflict
         return Request(
-            f"{prepared.task}.submit",
-            f"{prepared.task}.asubmit",
-            [(shard, command)],
-            finish,
+            f"{call.task}.submit",
+            f"{call.task}.asubmit",
+            [(draft.part % self._shard_count, Submit([draft], [conflict] if conflict else None))],
+            lambda answers: self._ticket(draft, answers[0][0], call.bound),
             sizes=(draft_bytes(draft),),
         )
 
-    def many(
-        self, prepared: Sequence[Prepared], bounds: Sequence[Any]
-    ) -> Request[list[Ticket[Any] | Exception]]:
-        """A chunk: one command a shard; for each, in order, its ticket or why it has none. A shard
-        that fails costs the others' tickets nothing."""
-        first = self._placing.serials(len(prepared), prepared[0].at_ms)
-        drafts = [self._placing.draft(one, first + n) for n, one in enumerate(prepared)]
+    # ------------------------------------------------------------------------------------ many
+
+    def many(self, calls: Sequence[Call[Any]], accepted: Handles) -> Request[Exception | None]:
+        """A chunk: one command a shard. Its tickets are added to `accepted`, in order; the answer
+        is why one has none. A shard that fails costs the others' tickets nothing."""
+        drafts = self._placing.drafts(
+            calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max
+        )
         asks: list[tuple[int, Submit]] = []
         places: list[list[int]] = []
         sizes: list[int] = []
+        conflicts = [call.options.on_conflict for call in calls]
+        has_conflicts = any(conflicts)
         for shard, listed, size in self._dealt(drafts):
-            conflicts = [prepared[place].on_conflict for place in listed]
             drafted = [drafts[place] for place in listed]
-            asks.append((shard, Submit(drafted, conflicts if any(conflicts) else None)))
+            modes = [conflicts[place] for place in listed] if has_conflicts else None
+            asks.append((shard, Submit(drafted, modes)))
             places.append(listed)
             sizes.append(size)
 
-        def finish(answers: list[Any]) -> list[Ticket[Any] | Exception]:
-            tickets: list[Any] = [None] * len(drafts)
-            for (shard, _), listed, answered in zip(asks, places, answers, strict=True):
-                if isinstance(answered, Exception):
-                    answered = [answered] * len(listed)
-                for place, answer in zip(listed, answered, strict=True):
-                    tickets[place] = self._outcome(shard, drafts[place], answer, bounds[place])
-            return tickets
+        def finish(answers: list[Any]) -> Exception | None:
+            if all(type(answered) is AllCreated for answered in answers):
+                accepted.add_created(drafts, calls)
+                return None
+            outcomes = self._outcomes(drafts, calls, places, answers)
+            accepted.add([one for one in outcomes if isinstance(one, Ticket)])
+            return next((one for one in outcomes if isinstance(one, Exception)), None)
 
         call, instead = "engine.submit_many", "engine.asubmit_many"
         return Request(call, instead, asks, finish, sizes=sizes, takes_errors=True)
 
+    def _outcomes(
+        self,
+        drafts: Sequence[Submitted],
+        calls: Sequence[Call[Any]],
+        places: Sequence[Sequence[int]],
+        answers: Sequence[Any],
+    ) -> list[Ticket[Any] | Exception]:
+        outcomes: list[Any] = [None] * len(drafts)
+        for listed, answered in zip(places, answers, strict=True):
+            if isinstance(answered, Exception):
+                answered = [answered] * len(listed)
+            for place, answer in zip(listed, answered, strict=True):
+                outcomes[place] = self._outcome(drafts[place], answer, calls[place].bound)
+        return outcomes
+
     def _dealt(self, drafts: Sequence[Submitted]) -> Iterator[tuple[int, list[int], int]]:
         """(shard, places in `drafts`, bytes) of each command; one has a bounded size."""
-        places: list[list[int]] = [[] for _ in range(self._shard_count)]
-        sizes = [0] * self._shard_count
+        count = self._shard_count
+        places: list[list[int]] = [[] for _ in range(count)]
+        sizes = [0] * count
         for place, draft in enumerate(drafts):
-            shard = draft.part % self._shard_count
+            shard = draft.part % count
             size = draft_bytes(draft)
-            if places[shard] and sizes[shard] + size > COMMAND_BYTES_MAX:
+            if sizes[shard] + size > COMMAND_BYTES_MAX and places[shard]:
                 yield shard, places[shard], sizes[shard]
                 places[shard], sizes[shard] = [], 0
             places[shard].append(place)
@@ -96,16 +181,16 @@ class Submitting:
             if listed:
                 yield shard, listed, sizes[shard]
 
-    def _ticket(
-        self, shard: int, draft: Submitted, answer: Answer | Refusal, bound: Any
-    ) -> Ticket[Any]:
-        outcome = self._outcome(shard, draft, answer, bound)
+    # --------------------------------------------------------------------------------- answers
+
+    def _ticket(self, draft: Submitted, answer: Answer | Refusal, bound: Any) -> Ticket[Any]:
+        outcome = self._outcome(draft, answer, bound)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def _outcome(
-        self, shard: int, draft: Submitted, answer: Answer | Refusal | Exception, bound: Any
+        self, draft: Submitted, answer: Answer | Refusal | Exception, bound: Any
     ) -> "Ticket[Any] | Exception":
         if isinstance(answer, Exception):
             return answer
@@ -121,7 +206,7 @@ class Submitting:
                 bound=bound,
             )
         if answer.code == "full":
-            return StorageFull(shard=shard)
+            return StorageFull(shard=draft.part % self._shard_count)
         assert answer.code == "duplicate" and draft.unique is not None, answer
         holder: Ticket[Any] = Ticket(
             self._desk, (answer.serial, answer.part), draft.task, bound=bound
@@ -142,11 +227,6 @@ def draft_bytes(draft: Submitted) -> int:
 
 def chunks(calls: Iterable[Any], size: int) -> Iterable[list[Any]]:
     """Lists of at most `size`, as they come."""
-    chunk: list[Any] = []
-    for call in calls:
-        chunk.append(call)
-        if len(chunk) >= size:
-            yield chunk
-            chunk = []
-    if chunk:
+    rest = iter(calls)
+    while chunk := list(islice(rest, size)):
         yield chunk

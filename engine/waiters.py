@@ -75,7 +75,10 @@ class LoopWaiter(_Collected):
     __slots__ = ("_future", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: int = 1) -> None:
-        super().__init__(parts)
+        self.values = [None] * parts
+        self.parts_left = parts
+        self.error = None
+        self.is_abandoned = False
         self.loop = loop
         self._future: asyncio.Future[bool] = loop.create_future()
 
@@ -91,6 +94,10 @@ class LoopWaiter(_Collected):
         """On its loop."""
         if not self._future.done():
             self._future.set_result(True)
+
+    def done(self) -> Awaitable[bool]:
+        """What to await, however long it takes."""
+        return self._future
 
     def wait(self, timeout_s: float | None = None) -> Awaitable[bool]:
         """False when the time is up."""
@@ -109,7 +116,11 @@ class Wakeups:
         self.vanished = 0  # waiters whose loop had closed
 
     def add(self, waiter: LoopWaiter) -> None:
-        self._by_loop.setdefault(waiter.loop, []).append(waiter)
+        waiters = self._by_loop.get(waiter.loop)
+        if waiters is None:
+            self._by_loop[waiter.loop] = [waiter]
+        else:
+            waiters.append(waiter)
 
     def send(self) -> None:
         if not self._by_loop:

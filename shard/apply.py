@@ -4,7 +4,8 @@ A record says what happened; whether it may happen was settled when it was decid
 its ticket in another state, under another fence, or gone, changes nothing (`NEXT`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 from parkade.shard.births import Births
@@ -12,7 +13,7 @@ from parkade.shard.bounds import Bounds
 from parkade.shard.commands import UniqueRow
 from parkade.shard.grouping import group_of_dead
 from parkade.shard.history import AttemptRow, outcome_of_buried
-from parkade.shard.lanes import IN_HAND, Lanes
+from parkade.shard.lanes import IN_HAND, SERIAL_BITS, Lanes
 from parkade.shard.memory import Memory
 from parkade.shard.outbox import Outbox, Place
 from parkade.shard.placement import Placement
@@ -26,7 +27,7 @@ from parkade.shard.states import (
     RUNNING,
     STATES,
 )
-from parkade.shard.ticket import Ticket, shard_of
+from parkade.shard.ticket import Ticket, shard_of, ticket_of
 from parkade.shard.unique import (
     ACTIVE,
     DURATION,
@@ -133,22 +134,37 @@ class Applying:
         if applier is not None:
             applier(record)
 
+    def apply_submits(self, records: Sequence[Submitted]) -> None:
+        """`apply` for each of them. Those that are plain, and due far from now, are left as they
+        are until somebody looks at them: most sleepers are written by the next checkpoint, and
+        nobody does."""
+        placement = self.placement
+        horizon_ms, ahead_ms = placement.horizon >> SERIAL_BITS, placement.bounds.plain_ahead_ms
+        plain = [
+            record
+            for record in records
+            if record.due_ms - record.at_ms >= ahead_ms
+            and record.options is None
+            and record.key is None
+            and record.unique is None
+            and record.due_ms > horizon_ms
+        ]
+        if len(plain) < len(records):
+            is_plain = {record.serial for record in plain}
+            for record in records:
+                if record.serial not in is_plain:
+                    self.apply(record)
+        if plain:
+            self.lsn += len(plain)
+            self.memory.create_plain(plain)
+            for task, count in Counter([record.task for record in plain]).items():
+                self._counts(task)[PENDING] += count
+
     # ------------------------------------------------------------------ into pending
 
     def _submitted(self, record: Submitted) -> None:
-        serial, due_ms, task = record.serial, record.due_ms, record.task
-        ticket = Ticket(
-            serial,
-            record.part,
-            task,
-            PENDING,
-            due_ms,
-            due_ms,
-            record.at_ms,
-            record.key,
-            record.unique,
-            record.options,
-        )
+        task = record.task
+        ticket = ticket_of(record)
         self.memory.create(ticket, record.payload)
         counts = self.by_task.get(task)
         if counts is None:

@@ -79,6 +79,7 @@ def _check_generations(core: Shard) -> None:
         assert not gone & generation.bodies.keys(), "a tombstone has no body"
         assert all(s not in gone for s, _ in generation.history), "a tombstone has no history"
         assert generation.bodies.keys() <= tickets.keys(), "a body changes with its ticket"
+    _check_plain(core)
     for serial, ticket in memory.dirty.tickets.items():
         assert memory.hot.get(serial) is ticket, ("dirty is the current version", serial)
     if memory.flight is not None:
@@ -96,6 +97,26 @@ def _check_generations(core: Shard) -> None:
     assert memory.payloads.keys() <= memory.hot.keys(), "payloads are of hot tickets"
     assert memory.payload_bytes == sum(map(len, memory.payloads.values())), "payload bytes"
     assert memory.payload_bytes <= memory.payload_bytes_max, "payloads are bounded"
+
+
+def _check_plain(core: Shard) -> None:
+    """Plain tickets are nowhere else, past the horizon, and are looked at before their time."""
+    memory, flight = core.memory, core.memory.flight
+    for generation in (memory.dirty, flight):
+        if generation is None:
+            continue
+        assert generation.unpacked.keys() <= generation.plain.keys(), "unpacked were plain"
+        assert generation is flight or not generation.unpacked, "of the flight alone"
+        assert not generation.tickets.keys() & generation.plain.keys(), "one version of a ticket"
+        assert not generation.bodies.keys() & generation.plain.keys(), "its body is with it"
+        for serial, draft in generation.plain.items():
+            assert serial == draft.serial and draft.unique is None and draft.options is None, draft
+            if serial in generation.unpacked:
+                continue
+            assert draft.due_ms >= generation.plain_due_ms, ("looked at in time", draft)
+            assert draft.due_ms << SERIAL_BITS | serial > core.placement.horizon, draft
+            assert serial not in memory.hot and serial not in memory.stored_at, draft
+            assert serial not in core.placement.lanes.seats, draft
 
 
 def _check_heads(core: Shard) -> None:
@@ -345,7 +366,9 @@ def _check_counters(core: Shard, store: StoreView) -> None:
 
 def recount(core: Shard, heads: Mapping[int, Ticket]) -> dict[tuple[str, int], int]:
     """The counters, counted anew over memory and store."""
-    tickets = {**{s: t for s, t in heads.items() if core.look(s) is UNREAD}, **core.hot}
+    plain = {ticket.serial: ticket for ticket in core.memory.plain_tickets()}
+    parked = {s: t for s, t in heads.items() if s not in plain and core.look(s) is UNREAD}
+    tickets = {**parked, **plain, **core.hot}
     return dict(Counter((ticket.task, ticket.state) for ticket in tickets.values()))
 
 
@@ -356,7 +379,9 @@ def _check_parked_placement(core: Shard, store: StoreView) -> None:
     agenda = {serial for _, serial, _, _ in store.agenda}
     waiting = {serial for _, _, _, serial in store.waits}
     for serial, ticket in store.heads.items():
-        if core.look(serial) is not UNREAD or ticket.state != PENDING or serial in store.damaged:
+        if not core.is_clean(serial) or core.look(serial) is not UNREAD:
+            continue
+        if ticket.state != PENDING or serial in store.damaged:
             continue
         position = ticket.due_ms << SERIAL_BITS | serial
         lane = lanes.by_key.get(ticket.lane)

@@ -3,7 +3,8 @@
 `Shard.decide` turns a command into records, refusals, or the wish to see more of the store.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, overload
 
 import msgspec
 
@@ -17,6 +18,7 @@ __all__ = [
     "CONFLICT_ERROR",
     "CONFLICT_REPLACE",
     "CONFLICT_RETURN",
+    "AllCreated",
     "Answer",
     "Bookmark",
     "Cancel",
@@ -250,9 +252,38 @@ class Answer(_Plain, frozen=True):
     fence: int = 0
 
 
+class AllCreated(Sequence[Answer]):
+    """The answers to drafts that all became tickets, in their order: each is made when somebody
+    looks at it. Who is told of a thousand looks at none."""
+
+    __slots__ = ("_drafts",)
+
+    def __init__(self, drafts: Sequence[Submitted]) -> None:
+        self._drafts = drafts
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    def __iter__(self) -> Iterator[Answer]:
+        return map(_created, self._drafts)
+
+    @overload
+    def __getitem__(self, place: int) -> Answer: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Answer]: ...
+    def __getitem__(self, place: int | slice) -> Answer | list[Answer]:
+        if isinstance(place, slice):
+            return [_created(draft) for draft in self._drafts[place]]
+        return _created(self._drafts[place])
+
+
+def _created(draft: Submitted) -> Answer:
+    return Answer("created", draft.serial, draft.part)
+
+
 class Verdict(_Plain, frozen=True):
     """The records to apply, in order, and one answer per thing asked; or only `need`."""
 
     records: list[Record]
-    answers: list[Answer | Refusal]
+    answers: Sequence[Answer | Refusal]
     need: Need | None = None

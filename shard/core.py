@@ -258,10 +258,20 @@ class Shard(Applying):
         assert flight is not None, "no checkpoint is under way"
         for serial, move in flight.moves.items():
             self.placement.move_completed(serial, move)
+        if flight.unpacked:
+            placed = {**placed, **self._placed_unpacked(flight)}
         self.memory.complete(cut_lsn, placed, self.placement.keeps, self.placement.may_go)
         self.memory.completed_commit = commit
         lanes.rows_counted(lane_rows, wait_rows, lane_tickets)
         self.placement.completed()
+
+    def _placed_unpacked(self, flight: Generation) -> dict[int, StoredAt]:
+        """How the store has those that were encoded as plain ones, and are in memory now."""
+        numbers = self.placement.lanes.numbers
+        return {
+            serial: StoredAt(PENDING, ticket.due_ms, ticket.first_due_ms, numbers[ticket.lane])
+            for serial, ticket in flight.unpacked.items()
+        }
 
     def merge_back(self) -> None:
         """The commit of the checkpoint failed: its changes are dirty again."""

@@ -9,6 +9,7 @@ from parkade.shard.claims import Claims
 from parkade.shard.commands import (
     CONFLICT_ERROR,
     CONFLICT_RETURN,
+    AllCreated,
     Answer,
     Bookmark,
     Cancel,
@@ -65,7 +66,7 @@ def decide_submit(
         return _Submitting(view, now_ms, settled_ms, has_room).decide(command)
     # The plain case, in bulk: a draft is its own record.
     records: list[Record] = list(drafts)
-    return Verdict(records, [Answer("created", draft.serial, draft.part) for draft in drafts])
+    return Verdict(records, AllCreated(drafts))
 
 
 class _Submitting:

@@ -1,6 +1,6 @@
 """What one checkpoint writes: the tickets and rows that changed between two cuts."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import AttemptRow
@@ -10,7 +10,9 @@ from parkade.store.record import Submitted
 if TYPE_CHECKING:
     from parkade.shard.outbox import Place
 
-__all__ = ["Cut", "Generation", "LaneMove"]
+__all__ = ["NEVER_MS", "Cut", "Generation", "LaneMove"]
+
+NEVER_MS: Final = 1 << 62
 
 
 class LaneMove(NamedTuple):
@@ -28,6 +30,8 @@ class Generation:
     """Changes by key. While it is the flight, nothing in it is changed, its tickets included.
 
     tickets     serial -> its version; None: delete head, body, history and entry
+    plain       serial -> what was submitted: a ticket that nobody has looked at since (`Plain`)
+    unpacked    serial -> of the flight, those of `plain` that became tickets in memory since
     gone        serial -> the last version of a ticket that is None in `tickets`
     bodies      serial -> payload, or result of a ticket that is done; None: delete
     bookmarks   serial -> what an attempt saved; None: delete
@@ -49,13 +53,19 @@ class Generation:
         "lane_names",
         "moves",
         "outbox",
+        "plain",
+        "plain_due_ms",
         "size_bytes",
         "tickets",
         "uniques",
+        "unpacked",
     )
 
     def __init__(self) -> None:
         self.tickets: dict[int, Ticket | None] = {}
+        self.plain: dict[int, Submitted] = {}
+        self.plain_due_ms = NEVER_MS  # none of them is due before
+        self.unpacked: dict[int, Ticket] = {}
         self.gone: dict[int, Ticket] = {}
         self.bodies: dict[int, bytes | None] = {}
         self.bookmarks: dict[int, bytes | None] = {}
@@ -71,9 +81,21 @@ class Generation:
     def is_empty(self) -> bool:
         """Whether a checkpoint of it would write nothing but its LSN."""
         return not (
-            self.tickets or self.uniques or self.history or self.moves or self.bodies
+            self.tickets or self.plain or self.uniques or self.history or self.moves or self.bodies
             or self.bookmarks or self.outbox or self.handed
         )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """How many tickets it changes."""
+        return len(self.tickets) + len(self.plain)
+
+    def settle_unpacked(self) -> None:
+        """Nothing is encoded any more: those that became tickets are tickets like others."""
+        for serial, ticket in self.unpacked.items():
+            self.tickets[serial] = ticket
+            self.bodies[serial] = self.plain.pop(serial).payload
+        self.unpacked = {}
 
     def hand(self, receiver: int, place: "Place") -> None:
         """The entries for a receiver are done with, up to that place."""
@@ -96,7 +118,10 @@ class Generation:
 
     def under(self, newer: "Generation") -> "Generation":
         """One generation that holds both, where `newer` wins."""
+        self.settle_unpacked()
         both = Generation()
+        both.plain = self.plain | newer.plain
+        both.plain_due_ms = min(self.plain_due_ms, newer.plain_due_ms)
         both.tickets = self.tickets | newer.tickets
         both.gone = self.gone | newer.gone
         both.bodies = self.bodies | newer.bodies

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from parkade.shard.bounds import Bounds
 from parkade.shard.expiry import Expiries
-from parkade.shard.generation import LaneMove
+from parkade.shard.generation import NEVER_MS, LaneMove
 from parkade.shard.lanes import SERIAL_BITS, SERIAL_MASK, Lanes
 from parkade.shard.memory import UNREAD, Memory
 from parkade.shard.states import PENDING
@@ -69,6 +69,7 @@ class Horizon:
 
     def __init__(self, memory: Memory, bounds: Bounds, lanes: Lanes) -> None:
         self.memory = memory
+        memory.enter = self.enter
         self.bounds = bounds
         self.lanes = lanes
         self.wheel = Wheel(0)
@@ -105,6 +106,9 @@ class Horizon:
         """When the next ticket that memory knows of comes due or expires, in ms; None: none will.
         One that lies beyond the horizon and is not hot is the agenda's."""
         wake_ms = earlier(self.wheel.next_wake(), self._overlay_wake())
+        plain_ms = self.memory.plain_due_ms
+        if plain_ms < NEVER_MS:
+            wake_ms = earlier(wake_ms, plain_ms)
         expiry_ms = self.expiries.next_ms()
         return wake_ms if expiry_ms is None else earlier(wake_ms, expiry_ms + self.clock_lag_ms)
 
@@ -254,6 +258,8 @@ class Horizon:
 
     def _raise_horizon(self, position: int) -> None:
         """Move the overlay's tickets up to the new horizon into the wheel. Rules 3 and 4."""
+        if self.memory.plain_due_ms <= position >> SERIAL_BITS:
+            self.memory.unpack_until(position >> SERIAL_BITS)
         overlay = self.overlay
         while overlay and overlay[0] <= position:
             first = heappop(overlay)

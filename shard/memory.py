@@ -8,22 +8,28 @@ row is gone. Memory is asked first; only where it says `UNREAD` may the store be
 Knows nothing of time and of where a pending ticket waits. docs/architecture.md, Store.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
 from msgspec.structs import replace
 
 from parkade.shard.commands import Loaded, Parked, UniqueRow
-from parkade.shard.generation import Generation
+from parkade.shard.generation import NEVER_MS, Generation
 from parkade.shard.states import PENDING
-from parkade.shard.ticket import Placed, StoredAt, Ticket
+from parkade.shard.ticket import Placed, StoredAt, Ticket, ticket_of
 from parkade.shard.unique import unique_name_of
+from parkade.store.record import Submitted
 
 __all__ = ["UNREAD", "Memory", "Unread"]
 
 # What a hot ticket takes in memory beside its payload, measured.
 _TICKET_BYTES: Final = 500
+_PLAIN_BYTES: Final = 300
+
+
+def _nowhere(_: Ticket) -> None:
+    pass
 
 
 class Unread(Enum):
@@ -48,6 +54,7 @@ class Memory:
         "completed_commit",
         "completed_lsn",
         "dirty",
+        "enter",
         "flight",
         "hot",
         "lingering",
@@ -71,6 +78,8 @@ class Memory:
         self.payloads: dict[int, bytes] = {}
         self.payload_bytes = 0
         self.payload_bytes_max = payload_bytes_max
+        # Hears of a ticket that was among the plain ones: it is to wait for its time.
+        self.enter: Callable[[Ticket], None] = _nowhere
         # Clean tickets in memory that no generation will remember at its completion.
         self.lingering: set[int] = set()
 
@@ -81,6 +90,10 @@ class Memory:
         ticket = self.hot.get(serial)
         if ticket is not None:
             return ticket
+        if self.dirty.plain or self.flight is not None:
+            ticket = self.unpack(serial)
+            if ticket is not None:
+                return ticket
         return None if self.is_gone(serial) else UNREAD
 
     def is_gone(self, serial: int) -> bool:
@@ -92,8 +105,10 @@ class Memory:
 
     def is_clean(self, serial: int) -> bool:
         """Whether neither generation has a version of it."""
-        flight = self.flight
-        return serial not in self.dirty.tickets and (flight is None or serial not in flight.tickets)
+        flight, dirty = self.flight, self.dirty
+        if serial in dirty.tickets or serial in dirty.plain:
+            return False
+        return flight is None or not (serial in flight.tickets or serial in flight.plain)
 
     def is_fresh(self, snapshot_commit: int) -> bool:
         """Whether what was read from a snapshot may be used: no completion has overtaken it."""
@@ -110,6 +125,8 @@ class Memory:
                 continue
             if serial in generation.bodies:
                 return generation.bodies[serial]
+            if serial in generation.plain:
+                return generation.plain[serial].payload
             if serial in generation.tickets and generation.tickets[serial] is None:
                 return None
         return self.payloads.get(serial, UNREAD)
@@ -146,6 +163,80 @@ class Memory:
         dirty.bodies[serial] = payload
         dirty.size_bytes += _TICKET_BYTES + len(payload)
 
+    # ------------------------------------------------------------------ plain tickets
+
+    def create_plain(self, drafts: Sequence[Submitted]) -> None:
+        """Take in tickets that have never been and that nobody will look at soon: what was
+        submitted stands for them, until somebody does or a checkpoint has them."""
+        dirty = self.dirty
+        dirty.plain.update([(draft.serial, draft) for draft in drafts])
+        payload_bytes = sum([len(draft.payload) for draft in drafts])
+        dirty.size_bytes += _PLAIN_BYTES * len(drafts) + payload_bytes
+        dirty.plain_due_ms = min(dirty.plain_due_ms, min([draft.due_ms for draft in drafts]))
+
+    @property
+    def plain_due_ms(self) -> int:
+        """No plain ticket is due before."""
+        flight = self.flight
+        due_ms = self.dirty.plain_due_ms
+        return due_ms if flight is None else min(due_ms, flight.plain_due_ms)
+
+    def unpack(self, serial: int) -> Ticket | None:
+        """The ticket, in memory like others from now on, if it was among the plain ones."""
+        dirty, flight = self.dirty, self.flight
+        submitted = dirty.plain.pop(serial, None)
+        if submitted is not None:
+            ticket = ticket_of(submitted)
+            dirty.tickets[serial] = ticket
+            dirty.bodies[serial] = submitted.payload
+            dirty.size_bytes += _TICKET_BYTES - _PLAIN_BYTES
+        elif flight is not None and serial in flight.plain and not self._is_unpacked(serial):
+            # The flight is being encoded as it is: its ticket stands beside it.
+            ticket = flight.unpacked[serial] = ticket_of(flight.plain[serial])
+        else:
+            return None
+        self.hot[serial] = ticket
+        self.enter(ticket)
+        return ticket
+
+    def _is_unpacked(self, serial: int) -> bool:
+        """Whether it became a ticket since the cut, which may have been deleted since."""
+        flight = self.flight
+        return flight is not None and serial in flight.unpacked
+
+    def unpack_until(self, due_ms: int) -> None:
+        """Make tickets of all plain ones that are due up to then."""
+        for generation in (self.dirty, self.flight):
+            if generation is None or generation.plain_due_ms > due_ms:
+                continue
+            plain, unpacked = generation.plain, generation.unpacked
+            for serial in [s for s, draft in plain.items() if draft.due_ms <= due_ms]:
+                self.unpack(serial)
+            left = [draft.due_ms for s, draft in plain.items() if s not in unpacked]
+            generation.plain_due_ms = min(left, default=NEVER_MS)
+
+    def unpack_between(self, first: int, before: int) -> None:
+        """Make tickets of all plain ones with serials from `first` on and below `before`."""
+        for generation in (self.dirty, self.flight):
+            if generation is not None:
+                for serial in [serial for serial in generation.plain if first <= serial < before]:
+                    self.unpack(serial)
+
+    @property
+    def plain_count(self) -> int:
+        """How many tickets in memory are plain ones."""
+        flight = self.flight
+        in_flight = 0 if flight is None else len(flight.plain) - len(flight.unpacked)
+        return len(self.dirty.plain) + in_flight
+
+    def plain_tickets(self) -> Iterator[Ticket]:
+        """The plain ones, each as the ticket that it would become; none of them becomes one."""
+        for generation in (self.dirty, self.flight):
+            if generation is not None:
+                for serial, draft in generation.plain.items():
+                    if serial not in generation.unpacked:
+                        yield ticket_of(draft)
+
     def erase(self, ticket: Ticket) -> None:
         """Delete a hot ticket. A tombstone stays if the store has it, or may be getting it."""
         serial = ticket.serial
@@ -167,7 +258,9 @@ class Memory:
     def is_in_store(self, serial: int) -> bool:
         """Whether the store has the ticket, or will have it when the flight is complete."""
         flight = self.flight
-        return serial in self.stored_at or (flight is not None and serial in flight.tickets)
+        if serial in self.stored_at:
+            return True
+        return flight is not None and (serial in flight.tickets or serial in flight.plain)
 
     def set_body(self, serial: int, body: bytes | None) -> None:
         """Replace payload or result; None deletes it."""
@@ -307,6 +400,7 @@ class Memory:
         flight = self.flight
         assert flight is not None, "no checkpoint is under way"
         self.flight = None
+        flight.settle_unpacked()
         self.completed_lsn = lsn
         hot, dirty, stored_at, payloads = (
             self.hot,

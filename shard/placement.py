@@ -131,6 +131,8 @@ class Placement(Horizon):
                 self._line_up(ticket)
             elif self.stale:
                 self.stale -= 1
+        if self.memory.plain_due_ms <= now_ms:
+            self.memory.unpack_until(now_ms)
         overlay = self.overlay
         while overlay and overlay[0] >> SERIAL_BITS <= now_ms and limit > 0:
             ticket = hot.get(heappop(overlay) & SERIAL_MASK)
@@ -423,8 +425,8 @@ class Placement(Horizon):
         seat = lanes.seats.get(serial)
         if seat is not None:
             return SEAT_NAMES[seat]
-        ticket = self.memory.hot.get(serial)
-        if ticket is not None:
+        ticket = self.memory.look(serial)
+        if isinstance(ticket, Ticket):
             position = ticket.due_ms << SERIAL_BITS | serial
             return "wheel" if position <= self.horizon else "overlay"
         if serial in self.near:

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from parkade.store.record import ErrorText, Options, ProgressNote, UniqueClaim
+from parkade.store.record import ErrorText, Options, ProgressNote, Submitted, UniqueClaim
 
 __all__ = [
     "SERIAL_MAX",
@@ -16,6 +16,7 @@ __all__ = [
     "Ticket",
     "TicketId",
     "decode_ticket",
+    "encode_plain",
     "encode_ticket",
     "format_id",
     "parse_id",
@@ -23,6 +24,7 @@ __all__ = [
     "part_of_serial",
     "part_of_unique",
     "shard_of",
+    "ticket_of",
 ]
 
 SERIAL_MAX = (1 << 64) - 1
@@ -88,6 +90,23 @@ class Ticket(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tr
         return (self.task, options.target, options.priority)
 
 
+def ticket_of(submitted: Submitted) -> Ticket:
+    """The ticket as it is submitted."""
+    due_ms = submitted.due_ms
+    return Ticket(
+        submitted.serial,
+        submitted.part,
+        submitted.task,
+        0,  # pending
+        due_ms,
+        due_ms,
+        submitted.at_ms,
+        submitted.key,
+        submitted.unique,
+        submitted.options,
+    )
+
+
 class StoredAt(NamedTuple):
     """How the last completed checkpoint left a ticket: what the next one must take away."""
 
@@ -120,6 +139,15 @@ _decode = msgspec.msgpack.Decoder(Ticket).decode
 
 def encode_ticket(ticket: Ticket) -> bytes:
     return _encode(ticket)
+
+
+def encode_plain(submitted: Submitted) -> bytes:
+    """The head of a ticket that was submitted without key, unique and options, and has not changed
+    since: it ends where the fields begin that are as they are when they are missing."""
+    due_ms = submitted.due_ms
+    return _encode(
+        (submitted.serial, submitted.part, submitted.task, 0, due_ms, due_ms, submitted.at_ms)
+    )
 
 
 def decode_ticket(head: bytes | memoryview) -> Ticket:

@@ -49,6 +49,7 @@ __all__ = [
     "first_negative",
     "has_negatives",
     "join_blob",
+    "pack_entries",
     "pack_entry",
     "pack_upper",
     "parse_blob_key",
@@ -111,6 +112,15 @@ def pack_entry(
 ) -> bytes:
     """29 bytes that sort by (due, serial). `flags`: NEGATIVE, EXPIRY, both or none."""
     return _ENTRY.pack(due_ms, serial, first_due_ms, lane_number, flags)
+
+
+def pack_entries(dues_ms: list[int], serials: list[int], lane_number: int) -> list[bytes]:
+    """`pack_entry` of tickets of one lane that stand where they were first due."""
+    pack = _ENTRY.pack
+    return [
+        pack(due_ms, serial, due_ms, lane_number, 0)
+        for due_ms, serial in zip(dues_ms, serials, strict=True)
+    ]
 
 
 def unpack_entry(entry: bytes) -> Entry:

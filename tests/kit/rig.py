@@ -21,6 +21,7 @@ from parkade.shard import (
     check,
 )
 from parkade.shard.commands import (
+    AllCreated,
     Answer,
     Command,
     LostItem,
@@ -59,11 +60,14 @@ SMALL = Bounds(
     queues_max=3,
     waiting_max=4,
     payload_cache_bytes_max=64,
+    plain_ahead_ms=4_000,
 )
 
 
 class Rig:
     """The whole of a shard, in one thread and no file."""
+
+    last: Record
 
     def __init__(self, bounds: Bounds = SMALL, *, shard_count: int = 1) -> None:
         self.shard_count = shard_count
@@ -114,9 +118,18 @@ class Rig:
             if verdict.need is None:
                 assert self.core.adopt(loaded)
         assert verdict.need is None, verdict
-        for record in verdict.records:
-            self.apply(record)
+        if type(verdict.answers) is AllCreated:
+            self.apply_submits([one for one in verdict.records if type(one) is Submitted])
+        else:
+            for record in verdict.records:
+                self.apply(record)
         return verdict
+
+    def apply_submits(self, records: list[Submitted]) -> None:
+        """As a shard's host does: together."""
+        self.last = records[-1]
+        self.journal += [encode_records([record]) for record in records]
+        self.core.apply_submits(records)
 
     def apply(self, record: Record) -> None:
         self.last = record
@@ -146,7 +159,7 @@ class Rig:
         assert isinstance(answer, Answer) and answer.code == "created", answer
         return draft.serial
 
-    def start(self, *serials: int, **more: Any) -> list[Answer | Refusal]:
+    def start(self, *serials: int, **more: Any) -> Sequence[Answer | Refusal]:
         """Start tickets that are in hand, and give back those that may not."""
         verdict = self.do(Start([StartItem(serial, **more) for serial in serials]))
         for serial in serials:
@@ -300,7 +313,7 @@ class Rig:
         assert self.core.adopt(self.store.load(serials))
         return sorted(self.core.running)
 
-    def settle_lost(self, wait_ms: int = 100, **more: Any) -> list[Answer | Refusal]:
+    def settle_lost(self, wait_ms: int = 100, **more: Any) -> Sequence[Answer | Refusal]:
         """Settle every attempt that ran, as after a crash."""
         running = self.adopt_running()
         suspects = [s for s in running if self.core.hot[s].is_suspect]
@@ -333,8 +346,9 @@ class Rig:
 
     def tickets(self) -> dict[int, Ticket]:
         """Every ticket there is."""
-        serials = {*self.store.heads, *self.core.hot}
-        found = {serial: self.find(serial) for serial in serials}
+        plain = {ticket.serial: ticket for ticket in self.core.memory.plain_tickets()}
+        serials = {*self.store.heads, *self.core.hot, *plain}
+        found = {serial: plain.get(serial) or self.find(serial) for serial in serials}
         return {serial: ticket for serial, ticket in sorted(found.items()) if ticket is not None}
 
     def state(self) -> dict[str, Any]:

@@ -64,6 +64,7 @@ BOUNDS = Bounds(
     queues_max=3,
     waiting_max=4,
     payload_cache_bytes_max=64,
+    plain_ahead_ms=1_500,
     outbox_max=3,
     outbox_bytes_max=1_200,
 )

@@ -32,7 +32,16 @@ from parkade.shard.check import StoreView
 from parkade.shard.commands import Loaded, Parked, UniqueRow
 from parkade.shard.outbox import Place
 from parkade.shard.retry import expiry_of
-from parkade.shard.ticket import SERIAL_MAX, Placed, StoredAt, Ticket, decode_ticket, encode_ticket
+from parkade.shard.ticket import (
+    SERIAL_MAX,
+    Placed,
+    StoredAt,
+    Ticket,
+    decode_ticket,
+    encode_plain,
+    encode_ticket,
+    ticket_of,
+)
 from parkade.shard.unique import unique_name_of
 from parkade.store.record import Submitted
 
@@ -70,6 +79,7 @@ class Building:
         self.flight = cut.flight
         self.batch = Batch(cut.lsn, cut.counters, taken=cut.taken)
         self.todo = list(cut.flight.tickets)
+        self.plain = list(cut.flight.plain.values())
 
     def slice(self, count: int) -> bool:
         """Encode some more tickets; True when all are done."""
@@ -82,7 +92,12 @@ class Building:
         """Encode the rest."""
         self.slice(len(self.todo))
         batch, flight = self.batch, self.flight
-        batch.bodies = dict(flight.bodies)
+        for draft in self.plain:
+            ticket = ticket_of(draft)
+            at = stored_at(ticket, self.core.lane_number(ticket.lane))
+            batch.heads[draft.serial] = encode_plain(draft)
+            batch.enters.append((draft.serial, at, None))
+        batch.bodies = {**{draft.serial: draft.payload for draft in self.plain}, **flight.bodies}
         batch.uniques = dict(flight.uniques)
         batch.history = {place: encode_attempt(row) for place, row in flight.history.items()}
         batch.moves = dict(flight.moves)

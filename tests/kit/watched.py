@@ -7,10 +7,10 @@ from kit.witness import StoreImage, Witness, fields_of
 from parkade.asks import Ask, GroupEnds, GroupsOf, Inquiry, PageOf, ShardGroups
 from parkade.policies import RetryPolicy
 from parkade.progress import ProgressBoard
-from parkade.shard.commands import Command, Loaded, Verdict
+from parkade.shard.commands import Command, Loaded, Submit, Verdict
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
-from parkade.store.record import Options, Record
+from parkade.store.record import Options, Record, Submitted
 
 __all__ = ["Failed", "Handlers", "Job", "Watched"]
 
@@ -46,13 +46,15 @@ class Watched(ShardHost):
         super().decide(ask, loaded)
         self._asked = before
 
-    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
+    def apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
         command = self._asked
+        if command is None:  # submits that were gathered
+            command = Submit([one for one in verdict.records if isinstance(one, Submitted)])
         assert isinstance(command, Command)
         self._applied = verdict.records
         times = self.host.now_ms, self.host.settled_ms
         self.witness.decided(command, verdict, times, self.core.has_room)
-        super()._apply(verdict, loaded, size)
+        super().apply(verdict, loaded, size)
         if self._applied and self.is_open:
             self.witness.applied(self.core, self._applied, self.image_of())
 

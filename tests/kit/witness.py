@@ -166,8 +166,9 @@ def _facts(serial: int, head: bytes) -> HeadFacts:
 def state_of(core: Shard, image: StoreImage) -> dict[int, Shadow]:
     """Every ticket there is, memory over store."""
     found: dict[int, Shadow] = {}
-    for serial in sorted({*image.heads, *core.hot}):
-        known = core.look(serial)
+    plain = {ticket.serial: ticket for ticket in core.memory.plain_tickets()}
+    for serial in sorted({*image.heads, *core.hot, *plain}):
+        known = plain.get(serial) or core.look(serial)
         ticket = image.heads.get(serial) if isinstance(known, Unread) else known
         if ticket is None:
             continue

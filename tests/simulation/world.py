@@ -83,14 +83,14 @@ class Simulated(Watched):
         super().turn()
         self.world.meanwhile()
 
-    def _apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
+    def apply(self, verdict: Verdict, loaded: Loaded | None, size: int) -> None:
         tasks = {s: e.draft.task for s, e in self.witness.model.tickets.items()}
         tasks |= {r.serial: r.task for r in verdict.records if isinstance(r, Submitted)}
         outcomes = zip(getattr(self._asked, "outcomes", ()), verdict.answers, strict=False)
         children = sum(len(o.born or ()) for o, answer in outcomes if answer.code == "settled")
         check_forgotten(self.world, self.number, verdict.records)
         check_kept(self.world, self.number, verdict.records)
-        super()._apply(verdict, loaded, size)
+        super().apply(verdict, loaded, size)
         self.world.check_births(verdict, tasks, children)
 
 

@@ -7,12 +7,12 @@ from parkade.shard import CANCELLED, DEAD, PENDING, RUNNING, UNREAD, Shard
 from parkade.shard.commands import Cancel, Drop, Forget, Reschedule
 from parkade.shard.ticket import decode_ticket
 
-HOUR = 3_600_000
+NEAR, HOUR = 3_000, 3_600_000
 
 
 def test_a_cut_copies_nothing() -> None:
     rig = Rig()
-    serial = rig.submit(HOUR)
+    serial = rig.submit(NEAR)
     dirty = rig.core.dirty
     cut = rig.core.cut()
     assert cut.flight is dirty is rig.core.flight
@@ -35,7 +35,7 @@ def test_there_is_one_flight_at_a_time() -> None:
 
 def test_a_ticket_changed_twice_between_cuts_is_copied_once() -> None:
     rig = Rig()
-    serial = rig.submit(HOUR)
+    serial = rig.submit(NEAR)
     first = rig.core.hot[serial]
     rig.do(Reschedule(serial, rig.now_ms + 2 * HOUR))
     assert rig.core.hot[serial] is first

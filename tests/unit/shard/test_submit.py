@@ -36,7 +36,9 @@ def test_a_plain_draft_is_its_own_record_and_needs_nothing() -> None:
     drafts = [rig.draft(), rig.draft(options=Options(priority=3))]
     verdict = rig.core.decide(Submit(drafts), rig.now_ms, rig.now_ms)
     assert verdict.records == drafts and verdict.need is None
-    assert verdict.answers == [Answer("created", d.serial, d.part) for d in drafts]
+    created = [Answer("created", d.serial, d.part) for d in drafts]
+    assert list(verdict.answers) == verdict.answers[:] == created
+    assert len(verdict.answers) == 2 and verdict.answers[1] == created[1]
 
 
 def test_deciding_changes_nothing_at_all() -> None:
