@@ -120,15 +120,31 @@ class LoopedPlace:
     def _begin(self, side: _Side, runs: Sequence[Run]) -> None:
         if self._runs.is_closed:
             return
+        begun: list[tuple[Run, asyncio.Task[None]]] = []
+        create_task, tasks = side.loop.create_task, side.tasks
         for run in runs:
             attending = self._attend(side, run)
             try:
                 # Its context is a copy of this callback's, so a fresh one.
-                task = side.tasks[run.key] = side.loop.create_task(attending)
-                task.add_done_callback(functools.partial(self._check, side, run))
+                task = tasks[run.key] = create_task(attending)
             except BaseException as error:  # the application's own task factory
                 attending.close()
                 self._finish(side, run, self._runs.settler.not_run(run.job, error))
+            else:
+                begun.append((run, task))
+        try:
+            side.loop.call_soon(self._look_after, side, begun)
+        except RuntimeError:
+            self._look_after(side, begun)
+
+    def _look_after(self, side: _Side, begun: "Sequence[tuple[Run, asyncio.Task[None]]]") -> None:
+        """Behind the first steps of all these tasks, which most need no second of: a callback is
+        made for the others alone."""
+        for run, task in begun:
+            if task.done():
+                self._check(side, run, task)
+            else:
+                task.add_done_callback(functools.partial(self._check, side, run))
 
     async def _attend(self, side: _Side, run: Run) -> None:
         """One attempt, start to end, as a task of its own."""
