@@ -12,19 +12,23 @@ from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
 from parkade.telling import tell
 
-__all__ = ["LoopedPlace"]
+__all__ = ["BURST_MAX", "LoopedPlace"]
 
 _log = logging.getLogger("parkade.engine")
+
+BURST_MAX = 64  # tasks made at a time: of many at once the garbage collector looks at each
+HELD_MAX = 16  # iterations of the loop that outcomes wait for those of later bursts
 
 
 class _Side:
     """An event loop that attempts run on: the `state` of their runs. `tasks`, by the runs' keys,
-    and `is_flush_due` are touched by its own callbacks alone."""
+    `bursts` and `is_flush_due` are touched by its own callbacks alone."""
 
-    __slots__ = ("is_flush_due", "loop", "tasks")
+    __slots__ = ("bursts", "is_flush_due", "loop", "tasks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.bursts = 0  # of tasks that have not had their first steps
         self.is_flush_due = False
         self.tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
 
@@ -118,11 +122,14 @@ class LoopedPlace:
     # ------------------------------------------------------------------------------ on the loop
 
     def _begin(self, side: _Side, runs: Sequence[Run]) -> None:
+        """A burst after the other: what ends in its first step is gone before the next is made."""
         if self._runs.is_closed:
             return
+        burst, rest = runs[:BURST_MAX], runs[BURST_MAX:]
+        side.bursts += 1
         begun: list[tuple[Run, asyncio.Task[None]]] = []
         create_task, tasks = side.loop.create_task, side.tasks
-        for run in runs:
+        for run in burst:
             attending = self._attend(side, run)
             try:
                 # Its context is a copy of this callback's, so a fresh one.
@@ -133,18 +140,27 @@ class LoopedPlace:
             else:
                 begun.append((run, task))
         try:
-            side.loop.call_soon(self._look_after, side, begun)
-        except RuntimeError:
-            self._look_after(side, begun)
+            side.loop.call_soon(self._look_after, side, begun, rest)
+        except RuntimeError as error:
+            self._look_after(side, begun, ())
+            self._runs.refuse(rest, error)
 
-    def _look_after(self, side: _Side, begun: "Sequence[tuple[Run, asyncio.Task[None]]]") -> None:
+    def _look_after(
+        self,
+        side: _Side,
+        begun: "Sequence[tuple[Run, asyncio.Task[None]]]",
+        rest: Sequence[Run],
+    ) -> None:
         """Behind the first steps of all these tasks, which most need no second of: a callback is
-        made for the others alone."""
+        made for the others alone. Then comes the next burst."""
         for run, task in begun:
             if task.done():
                 self._check(side, run, task)
             else:
                 task.add_done_callback(functools.partial(self._check, side, run))
+        if rest:
+            self._begin(side, rest)
+        side.bursts -= 1
 
     async def _attend(self, side: _Side, run: Run) -> None:
         """One attempt, start to end, as a task of its own."""
@@ -178,7 +194,7 @@ class LoopedPlace:
             task.cancel(run.cancel_reason)
 
     def _finish(self, side: _Side, run: Run, outcome: Outcome) -> None:
-        """Outcomes of one iteration leave together."""
+        """Outcomes of one iteration leave together, and those of bursts that follow at once."""
         if not self._runs.finish(run, outcome) or side.is_flush_due:
             return
         try:
@@ -187,7 +203,10 @@ class LoopedPlace:
         except RuntimeError:
             self._runs.hand_over()
 
-    def _flush(self, side: _Side) -> None:
+    def _flush(self, side: _Side, held: int = 0) -> None:
+        if side.bursts and held < HELD_MAX:
+            side.loop.call_soon(self._flush, side, held + 1)
+            return
         side.is_flush_due = False
         self._runs.hand_over()
 

@@ -16,6 +16,7 @@ import pytest
 from kit.attempts import WAIT_S, AttemptRig, released
 from parkade.attempt import Attempt, current_attempt
 from parkade.errors import NoAttempt
+from parkade.looped import BURST_MAX
 from parkade.shard.commands import Outcome
 from parkade.store.record import ErrorText, Options
 from parkade.verdicts import Cancelled, Fail
@@ -85,6 +86,24 @@ def test_outcomes_of_one_turn_of_the_loop_leave_together(rig: AttemptRig) -> Non
     rig.executor.start([rig.job(nothing) for _ in range(256)])
     rig.await_count(256)
     assert len(rig.batches) == 1
+
+
+def test_coroutines_of_many_bursts_begin_in_their_order_and_each_ends_once(
+    rig: AttemptRig,
+) -> None:
+    begun: list[int] = []
+
+    @rig.tasks.task
+    async def steps(attempt: Attempt, n: int) -> None:
+        begun.append(n)
+        if n % 7 == 0:
+            await asyncio.sleep(0)
+
+    rig.executor.start([rig.job(steps, n) for n in range(5 * BURST_MAX + 1)])
+    outcomes = rig.await_count(5 * BURST_MAX + 1)
+    assert begun == list(range(5 * BURST_MAX + 1))
+    assert {outcome.kind for outcome in outcomes} == {"done"}
+    assert len({outcome.serial for outcome in outcomes}) == len(outcomes)
 
 
 def test_a_handler_is_told_about_its_attempt(rig: AttemptRig) -> None:
