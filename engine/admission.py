@@ -250,7 +250,7 @@ class Admission:
             return self._turns.next(best, self._ready[best.kind].first_but_one())
         return best
 
-    def _take_from(self, queue: _Queue, most: int) -> Iterator[Permit]:
+    def _take_from(self, queue: _Queue, most: int) -> list[Permit]:
         """The first of a queue, and those behind it that go before all others: in this round what
         holds the others does not change. One at a time where there is something to count."""
         kind, is_counted = queue.task.kind, self.guards.is_counted(queue.plan)
@@ -259,17 +259,19 @@ class Admission:
         is_first = self._ready[kind].first() is task
         bound = self._bound(task) if is_first else None
         most = min(most, self._turns.left(task)) if is_first else 1
-        while most and self.used[kind] < self.places[kind]:
+        taken: list[Permit] = []
+        while len(taken) < most and self.used[kind] < self.places[kind]:
             post = queue.posts.first()
             if post is None or (bound is not None and bound < _rank(post)):
-                return
+                break
             permit, is_alone = self._take_first(post)
             if permit is not None:
-                most -= 1
-                self._turns.note(task)
-                yield permit
+                taken.append(permit)
             if is_counted or not is_alone:
-                return
+                break
+        if taken:
+            self._turns.note(task, len(taken))
+        return taken
 
     def _bound(self, task: _Task) -> Rank | None:
         """Before which rank nobody outside of the first queue of this task, the first one, goes."""

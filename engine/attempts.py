@@ -383,7 +383,7 @@ class Attempts:
             for outcome in outcomes:
                 self._forget(shard.number, outcome)
             if answers is not None and not is_repeated:
-                shard.refused_outcomes += sum(isinstance(each, Refusal) for each in answers)
+                shard.refused_outcomes += [type(each) for each in answers].count(Refusal)
             if changed and self._breakers is not None:
                 self._breakers.note_breakers(changed)
 

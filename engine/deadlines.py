@@ -34,8 +34,10 @@ class Deadlines:
     def begin(self, runs: Sequence[Run], now_ms: int) -> None:
         """They are sent to their places now, and their leases begin."""
         for task, listed in groupby(runs, lambda run: run.job.task):
-            lease_ms = task.lease_ms
+            lease_ms, is_unbound = task.lease_ms, task.lease_ms is None and task.timeout_ms is None
             for run in listed:
+                if is_unbound and run.job.ticket.options is None:
+                    continue
                 timeout_ms = run.job.timeout_ms
                 if lease_ms is not None:
                     run.lease_ms = lease_ms

@@ -368,6 +368,11 @@ class Guards:
     def begin(self, permit: Permit, now_ms: int, mono_ms: int) -> None:
         """An attempt starts, and nothing holds it."""
         plan = permit.plan
+        if permit.key is None and plan.target is None and plan.breaker is None:
+            meter = self.meters.get(plan.scopes[0])
+            if meter is not None and not plan.has_limits:
+                meter.running += 1
+                return
         for scope, quotas in zip(plan.scopes, (plan.task_quotas, plan.target_quotas), strict=False):
             meter = self.meters.get(scope) or self._meter(self.meters, scope, mono_ms)
             if quotas:

@@ -34,10 +34,10 @@ class Turns(Generic[T]):
         row = self._rows.get(task.kind)
         return STARTS_IN_A_ROW_MAX - row[1] if row and row[0] is task else STARTS_IN_A_ROW_MAX
 
-    def note(self, task: T) -> None:
-        """It has started one more."""
+    def note(self, task: T, count: int = 1) -> None:
+        """It has started so many more."""
         row = self._rows.get(task.kind)
-        self._rows[task.kind] = (task, row[1] + 1 if row and row[0] is task else 1)
+        self._rows[task.kind] = (task, row[1] + count if row and row[0] is task else count)
 
     def next(self, task: T, other: T | None) -> T:
         """Whose turn it is after a whole row of the first task: that of the one behind it, if it is

@@ -90,6 +90,8 @@ class Births:
 
     def attach(self, view: View, records: list[Record]) -> None:
         """Completes the records of a decision with what their ends bring forth."""
+        kin, hot = self.kin, view.memory.hot
+        unheard: set[tuple[str, int]] = set()  # ends that nobody hears of, of plain tickets
         for place, record in enumerate(records):
             kind = type(record)
             if kind not in _BEARING:
@@ -97,10 +99,14 @@ class Births:
             state = _STATE_AFTER.get(kind)
             known: Any = record
             drafts: Sequence[Submitted] = known.born or ()
-            if state is not None and self.kin is not None:
-                ticket = _ticket(view, records, known.serial)
-                if ticket is not None and self.kin.routes(ticket, state):
-                    drafts = [*drafts, *self.kin.drafts(_ending(ticket, state, record))]
+            if state is not None and kin is not None:
+                ticket = hot.get(known.serial) or _ticket(view, records, known.serial)
+                if ticket is None or (ticket.options is None and (ticket.task, state) in unheard):
+                    pass
+                elif kin.routes(ticket, state):
+                    drafts = [*drafts, *kin.drafts(_ending(ticket, state, record))]
+                elif ticket.options is None:
+                    unheard.add((ticket.task, state))
             if drafts:
                 records[place] = self._with(known, drafts)
 
@@ -117,9 +123,9 @@ def births_bytes(records: Sequence[Record]) -> int:
     for record in records:
         if type(record) in _BEARING:
             known: Any = record
-            for drafts in (known.born, known.sent):
-                if drafts:
-                    total += sum(DRAFT_BYTES + len(draft.payload) for draft in drafts)
+            if known.born or known.sent:
+                for draft in (*(known.born or ()), *(known.sent or ())):
+                    total += DRAFT_BYTES + len(draft.payload)
     return total
 
 

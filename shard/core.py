@@ -26,6 +26,7 @@ from parkade.shard.commands import (
     Forget,
     Hand,
     Loaded,
+    Refusal,
     Reschedule,
     Resolve,
     Revive,
@@ -117,9 +118,7 @@ class Shard(Applying):
 
     def decide_settle(self, view: View, command: Settle, now_ms: int, settled_ms: int) -> Verdict:
         verdict = settle.decide_settle(view, command, settle.Times(now_ms, settled_ms))
-        self.refused_outcomes += len(verdict.answers) - sum(
-            1 for answer in verdict.answers if answer.code == "settled"
-        )
+        self.refused_outcomes += [type(answer) for answer in verdict.answers].count(Refusal)
         return verdict
 
     def decide_start(self, view: View, command: Start, now_ms: int, settled_ms: int) -> Verdict:
