@@ -71,7 +71,7 @@ class Room:
             return True
         if need_bytes != self._wanted_bytes:
             self._wanted_bytes = need_bytes
-            shard.is_stirred = True  # to be looked for
+            self._prepare_spare()
         return kind in BOUNDED and self.is_full
 
     def _prepare_spare(self) -> None:

@@ -3,6 +3,7 @@
 from unittest import mock
 
 from kit.failing import key_of
+from parkade import limits
 from parkade.handing import Handing
 from parkade.shard.commands import Submit
 from parkade.shard.ticket import part_of_key
@@ -40,4 +41,21 @@ def test_a_life_without_a_checkpoint_has_a_time_that_is_believed_all_the_same() 
         world.pass_ms(400 * 86_400_000, 1_000)
         assert world.open() and world.runtime is not None
         assert world.runtime.settled_clock.now <= begun_ms + 1_000
+        world.finish()
+
+
+def test_what_is_larger_than_a_turn_is_decided_before_anything_else_happens() -> None:
+    """The segment has no room for it, and a spare is looked for at once: it waited for the next
+    pass, and nothing called for one."""
+    with simulated(0, shards=2, keep_ms=None, bounds=0) as world:
+        assert world.open() and world.runtime is not None
+        now_ms, [shard, _] = world.clock.wall_ms, world.hosts()
+        serial = world.runtime.serials.take(1, now_ms)
+        draft = Submitted(serial, 0, "u", now_ms, now_ms, b"\x80", None)
+        world.rest()
+        world.ask(0, Submit([draft]), 2 * shard.journal._spares.room_bytes())
+        world._pass()
+        assert shard.room.spare_in_flight
+        world.rest()
+        assert not shard.asks
         world.finish()
