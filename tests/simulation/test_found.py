@@ -3,7 +3,6 @@
 from unittest import mock
 
 from kit.failing import key_of
-from parkade import limits
 from parkade.handing import Handing
 from parkade.shard.commands import Submit
 from parkade.shard.ticket import part_of_key
