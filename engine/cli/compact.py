@@ -51,7 +51,8 @@ def compact(ctx: click.Context, is_json: bool, is_jsonl: bool) -> None:
 def export(ctx: click.Context, state: str | None, task: str | None) -> None:
     """Writes every ticket as a line of JSON, with its payload or result. An engine may be running.
 
-    Secrets are written as they are. Exits with 1 when a ticket is damaged: its line says so.
+    Secrets are written as they are. Exits with 1 when a ticket is damaged: its line says so; with
+    5 when there are more tickets than can be reached.
     """
     output = Output(is_json=False, is_jsonl=True)
     path = os.path.abspath(ctx.obj)
