@@ -226,7 +226,8 @@ class Retention:
         if got.after is not None:
             self._places[kind] = commit, got.after
             if is_by_age and self._round is not None:
-                self._round.append(kind)
+                # Behind the others: of what ends as fast as it is forgotten there is always more.
+                self._round.insert(0, kind)
         else:
             self._places.pop(kind, None)
             until_ms = self._shard.host.mono_ms + limits.RETENTION_PAUSE_MS_MAX

@@ -283,6 +283,37 @@ def test_a_long_backlog_is_worked_off_in_slices_between_other_work(
         assert note.submit(1).info().state == "ready"
 
 
+def test_each_kind_that_has_too_old_ones_gets_a_slice_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FORGET_MAX", 10)
+    with noting(keep_done="1h", keep_dead="1h") as (engine, note):
+
+        @engine.task(name="fail", retry=None)
+        def fail(n: int) -> None:
+            raise Fail("on purpose")
+
+        engine.submit_many([note.call(n) for n in range(50)])
+        engine.submit_many([fail.call(n) for n in range(50)])
+        engine.run_until_idle()
+        engine.submit_many([note.options(delay="1d").call(n) for n in range(50)])
+        engine.cancel_many(task="note")
+        settle(engine)
+        [shard] = runtime_of(engine).shards
+        forget = shard.retention._forget
+        kinds: list[tuple[str, int]] = []
+
+        def watch(kind: tuple[str, int], *what: Any) -> None:
+            kinds.append(kind)
+            forget(kind, *what)
+
+        monkeypatch.setattr(shard.retention, "_forget", watch)
+        engine.clock.advance("2h")
+        settle(engine, steps=12)
+        assert len(kinds) == 15
+        assert [len(set(kinds[at : at + 3])) for at in range(0, 15, 3)] == [3] * 5
+
+
 def test_a_ticket_whose_row_is_damaged_keeps_no_other_from_being_forgotten(
     tmp_path: Path,
 ) -> None:
