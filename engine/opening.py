@@ -5,8 +5,10 @@ with every ticket that a frame names loaded before the frame is applied (docs/ar
 Opening).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
 
 from parkade.index_keys import state_prefix
 from parkade.limits import OUTBOX_READ_MAX
@@ -196,19 +198,35 @@ def replay(core: Shard, reader: StoreReader, frames: Iterable[Frame], path: str)
 def _apply_batch(
     core: Shard, reader: StoreReader, batch: Sequence[tuple[Frame, Sequence[AnyRecord]]], path: str
 ) -> None:
-    apply, offset = core.apply, 0
+    offset = 0
     try:
-        load_named(core, reader, [record for _, records in batch for record in records])
+        named = load_named(core, reader, [record for _, records in batch for record in records])
         for frame, records in batch:
             core.epoch, offset = frame.epoch, frame.offset
-            for record in records:
-                apply(record)
+            _apply(core, records, named)
     except StoreError:
         raise
     except Exception as error:
         # `apply` refuses nothing that was decided: these are other records than were written.
         text = f"a frame's records cannot have happened: {type(error).__name__}: {error}"
         raise Damage(path, offset, text) from error
+
+
+def _apply(core: Shard, records: Sequence[AnyRecord], named: Set[int]) -> None:
+    """Submits that follow each other go together, as they did when they were decided; one that is
+    `named` later on is needed as a ticket, and goes alone."""
+    apply = core.apply
+    for kind, run in groupby(records, type):
+        if kind is not Submitted:
+            for record in run:
+                apply(record)
+            continue
+        submits = cast(list[Submitted], list(run))
+        if named.isdisjoint([submit.serial for submit in submits]):
+            core.apply_submits(submits)
+        else:
+            for record in submits:
+                apply(record)
 
 
 def records_of(frame: Frame, path: str) -> list[AnyRecord]:
@@ -222,8 +240,9 @@ def records_of(frame: Frame, path: str) -> list[AnyRecord]:
         raise Damage(path, frame.offset, f"a frame's body is no records: {error}") from error
 
 
-def load_named(core: Shard, reader: StoreReader, records: Iterable[AnyRecord]) -> None:
-    """Brings into memory every ticket and unique row that the records name, in one read.
+def load_named(core: Shard, reader: StoreReader, records: Iterable[AnyRecord]) -> Set[int]:
+    """Brings into memory every ticket and unique row that the records name, in one read; gives the
+    serials that they name.
 
     What memory knows goes before the store, and what the records create is in no store.
     """
@@ -240,10 +259,10 @@ def load_named(core: Shard, reader: StoreReader, records: Iterable[AnyRecord]) -
         serials, names = core.names(record)
         named.update(serials)
         uniques.update(names)
-    named -= created
-    wanted = [serial for serial in named if core.look(serial) is UNREAD]
+    wanted = [serial for serial in named - created if core.look(serial) is UNREAD]
     if wanted or uniques:
         core.adopt(reader.load(wanted, uniques).loaded)
+    return named
 
 
 def adopt_running(core: Shard, reader: StoreReader) -> None:

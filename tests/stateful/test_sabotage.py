@@ -237,7 +237,7 @@ def what_a_record_names_is_loaded_before_it_is_applied(shard: Stepped) -> None:
 
 
 def a_replay_that_loads_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(opening, "load_named", lambda core, reader, records: None)
+    patch.setattr(opening, "load_named", lambda core, reader, records: frozenset())
 
 
 def what_ran_at_a_crash_is_lost_and_tried_again(shard: Stepped) -> None:

@@ -9,10 +9,12 @@ from parkade.opening import replay
 from parkade.reading import Read, StoreReader
 from parkade.shard import Shard
 from parkade.shard.commands import Loaded
-from parkade.shard.states import DONE
+from parkade.shard.states import CANCELLED, DONE, NO_FENCE, PENDING
 from parkade.store.errors import Damage
 from parkade.store.frame import Frame
-from parkade.store.record import Completed, Record, Started, encode_records
+from parkade.store.record import Cancelled, Completed, Record, Started, encode_records
+
+DAY_MS = 86_400_000
 
 
 class NoStore(StoreReader):
@@ -61,6 +63,19 @@ def test_whole_lives_in_a_tail_do_not_touch_the_store() -> None:
     replay(core, store, frames, "journal")
     assert core.counters == {("t", DONE): 50}
     assert store.asked == []
+
+
+@pytest.mark.parametrize("ends_in_a_later_batch", [False, True])
+def test_a_sleeper_that_the_tail_ends_is_ended(ends_in_a_later_batch: bool) -> None:
+    rig, core = Rig(), Shard()
+    ended, left = rig.draft(DAY_MS), rig.draft(DAY_MS)
+    frames = [
+        frame(1, [ended, left]),
+        frame(3, [Cancelled(ended.serial, NO_FENCE, rig.now_ms, "")]),
+    ]
+    for batch in [[one] for one in frames] if ends_in_a_later_batch else [frames]:
+        replay(core, NoStore(), batch, "journal")
+    assert core.counters == {("t", PENDING): 1, ("t", CANCELLED): 1}
 
 
 def test_what_a_tail_names_of_the_store_is_read_once_for_many_frames() -> None:
