@@ -4,7 +4,7 @@
 says of each ticket comes back to the core when the commit is done (docs/architecture.md, Store).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -62,7 +62,7 @@ class Checkpoint:
         self._core = core
         self._flight = cut.flight
         self._tickets: Iterator[tuple[int, Ticket | None]] = iter(cut.flight.tickets.items())
-        self._plain: Iterator[Submitted] = iter(cut.flight.plain.values())
+        self._plain: Iterator[Submitted] = iter(_in_order(cut.flight.plain))
 
     def build(self, ticket_count: int) -> None:
         """Encodes at most so many tickets more; the small tables come with the last slice."""
@@ -92,9 +92,9 @@ class Checkpoint:
         lane_number = self._core.lane_number((task, None, 0))
         serials = [draft.serial for draft in drafts]
         keys = pack_serials(serials)
-        batch.heads.update(zip(serials, map(encode_plain, drafts), strict=True))
-        payloads = [BODY_PAYLOAD + draft.payload for draft in drafts]
-        batch.bodies.update(zip(serials, payloads, strict=True))
+        batch.fresh_keys += keys
+        batch.fresh_heads += map(encode_plain, drafts)
+        batch.fresh_bodies += [BODY_PAYLOAD + draft.payload for draft in drafts]
         batch.agenda += pack_entries([draft.due_ms for draft in drafts], serials, lane_number)
         for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
             batch.index_runs.setdefault(prefix, []).extend(keys)
@@ -244,6 +244,11 @@ class Checkpoint:
             batch.outbox_spent.append(spent)
         for receiver, entries in flight.outbox.items():
             batch.outbox |= {pack_place(receiver, at): _encode_row(e) for at, e in entries.items()}
+
+
+def _in_order(plain: Mapping[int, Submitted]) -> list[Submitted]:
+    """Most come in the order of their serials, and many callers at once nearly so."""
+    return sorted(plain.values(), key=attrgetter("serial"))
 
 
 def _claim(row: UniqueRow) -> Claim:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
@@ -322,8 +322,8 @@ class Engine(Looking):
     def submit_call(self, call: Call[R], /) -> Ticket[R]:
         return self._door(call, "submit").submit(call)
 
-    async def asubmit_call(self, call: Call[R], /) -> Ticket[R]:
-        return await self._door(call, "asubmit").asubmit(call)
+    def asubmit_call(self, call: Call[R], /) -> Coroutine[Any, Any, Ticket[R]]:
+        return self._door(call, "asubmit").asubmit(call)
 
     def _door(self, call: Call[Any], verb: str) -> Submitting:
         """Where single calls are submitted. Raises as `desk` does."""
@@ -380,11 +380,12 @@ class Engine(Looking):
 
     def _many(self, calls: Sequence[Call[Any]], accepted: Handles) -> Request[Exception | None]:
         assert self._submitting is not None
-        for call in calls:
-            if not isinstance(cast(object, call), Call):
-                raise ConfigError(
-                    f"engine.submit_many({shown(call)}): it takes calls, like task.call(...)"
-                )
+        if set(map(type, calls)) != {Call}:
+            for call in calls:
+                if not isinstance(cast(object, call), Call):
+                    raise ConfigError(
+                        f"engine.submit_many({shown(call)}): it takes calls, like task.call(...)"
+                    )
         return self._submitting.many(calls, accepted)
 
     # ------------------------------------------------------------------------------ operators

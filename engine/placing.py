@@ -54,17 +54,29 @@ class Placing:
         """What becomes of calls that are submitted now, under serials in a row. Raises what
         `Call.prepare` raises."""
         first = self._serials.take(len(calls), now_ms)
-        draft = self.draft_of
+        draft, is_healthy = self._draft_of, not any(map(self._is_refused, range(self._shard_count)))
         return [
-            draft(call, serial, now_ms, payload_bytes_max)
+            draft(call, serial, now_ms, payload_bytes_max, is_healthy)
             for serial, call in enumerate(calls, first)
         ]
 
     def draft_of(
         self, call: Call[Any], serial: int, now_ms: int, payload_bytes_max: int
     ) -> Submitted:
-        """`draft` of a call that is submitted now. Most have neither key nor unique, and nothing
-        to be refused for: they are made here and now."""
+        """`draft` of a call that is submitted now."""
+        is_healthy = not self._is_refused(part_of_serial(serial) % self._shard_count)
+        return self._draft_of(call, serial, now_ms, payload_bytes_max, is_healthy)
+
+    def _draft_of(
+        self,
+        call: Call[Any],
+        serial: int,
+        now_ms: int,
+        payload_bytes_max: int,
+        is_healthy: bool,
+    ) -> Submitted:
+        """Most have neither key nor unique, and nothing to be refused for: they are made here and
+        now. `is_healthy`: their serial's part is that of a shard which serves."""
         delay_ms = call.options.delay_ms or 0
         if (
             call.key is not None
@@ -76,7 +88,7 @@ class Placing:
         ):
             return self.draft(call.prepare(now_ms, payload_bytes_max=payload_bytes_max), serial)
         part = part_of_serial(serial)
-        if self._is_refused(part % self._shard_count):
+        if not is_healthy:
             part = self._healthy(part)
         stored = call.stored
         if stored is not None:

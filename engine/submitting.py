@@ -78,7 +78,7 @@ class Submitting:
         self._put(call, draft, size, waiter)
         self._drive.stir()
         try:
-            await waiter.done()
+            await waiter.future
         except BaseException:
             waiter.is_abandoned = True
             raise
@@ -169,9 +169,14 @@ class Submitting:
         count = self._shard_count
         places: list[list[int]] = [[] for _ in range(count)]
         sizes = [0] * count
-        for place, draft in enumerate(drafts):
+        of_each = [
+            len(draft.payload) + DRAFT_BYTES
+            if draft.options is None and draft.key is None and draft.unique is None
+            else draft_bytes(draft)
+            for draft in drafts
+        ]
+        for place, (draft, size) in enumerate(zip(drafts, of_each, strict=True)):
             shard = draft.part % count
-            size = draft_bytes(draft)
             if sizes[shard] + size > COMMAND_BYTES_MAX and places[shard]:
                 yield shard, places[shard], sizes[shard]
                 places[shard], sizes[shard] = [], 0

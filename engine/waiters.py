@@ -70,9 +70,10 @@ class ThreadWaiter(_Collected):
 
 
 class LoopWaiter(_Collected):
-    """A coroutine. Waiting is not owning: a cancelled waiter changes nothing for the ticket."""
+    """A coroutine. Waiting is not owning: a cancelled waiter changes nothing for the ticket.
+    `future` is what to await, however long it takes."""
 
-    __slots__ = ("_future", "loop")
+    __slots__ = ("future", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: int = 1) -> None:
         self.values = [None] * parts
@@ -80,7 +81,7 @@ class LoopWaiter(_Collected):
         self.error = None
         self.is_abandoned = False
         self.loop = loop
-        self._future: asyncio.Future[bool] = loop.create_future()
+        self.future: asyncio.Future[bool] = loop.create_future()
 
     def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None:
         if self.take(slot, value):
@@ -92,19 +93,15 @@ class LoopWaiter(_Collected):
 
     def wake(self) -> None:
         """On its loop."""
-        if not self._future.done():
-            self._future.set_result(True)
-
-    def done(self) -> Awaitable[bool]:
-        """What to await, however long it takes."""
-        return self._future
+        if not self.future.done():
+            self.future.set_result(True)
 
     def wait(self, timeout_s: float | None = None) -> Awaitable[bool]:
         """False when the time is up."""
-        return self._future if timeout_s is None else self._wait(timeout_s)
+        return self.future if timeout_s is None else self._wait(timeout_s)
 
     async def _wait(self, timeout_s: float) -> bool:
-        done, _ = await asyncio.wait([self._future], timeout=max(0.0, timeout_s))
+        done, _ = await asyncio.wait([self.future], timeout=max(0.0, timeout_s))
         return bool(done)
 
 
@@ -135,4 +132,6 @@ class Wakeups:
 
 def _wake_all(waiters: Iterable[LoopWaiter]) -> None:
     for waiter in waiters:
-        waiter.wake()
+        future = waiter.future
+        if not future.done():
+            future.set_result(True)

@@ -10,6 +10,7 @@ Knows nothing of time and of where a pending ticket waits. docs/architecture.md,
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,7 +26,10 @@ __all__ = ["UNREAD", "Memory", "Unread"]
 
 # What a hot ticket takes in memory beside its payload, measured.
 _TICKET_BYTES: Final = 500
-_PLAIN_BYTES: Final = 300
+_PLAIN_BYTES: Final = 250
+
+
+_serial_of, _due_of, _payload_of = map(attrgetter, ("serial", "due_ms", "payload"))
 
 
 def _nowhere(_: Ticket) -> None:
@@ -169,10 +173,10 @@ class Memory:
         """Take in tickets that have never been and that nobody will look at soon: what was
         submitted stands for them, until somebody does or a checkpoint has them."""
         dirty = self.dirty
-        dirty.plain.update([(draft.serial, draft) for draft in drafts])
-        payload_bytes = sum([len(draft.payload) for draft in drafts])
+        dirty.plain.update(zip(map(_serial_of, drafts), drafts, strict=True))
+        payload_bytes = sum(map(len, map(_payload_of, drafts)))
         dirty.size_bytes += _PLAIN_BYTES * len(drafts) + payload_bytes
-        dirty.plain_due_ms = min(dirty.plain_due_ms, min([draft.due_ms for draft in drafts]))
+        dirty.plain_due_ms = min(dirty.plain_due_ms, min(map(_due_of, drafts)))
 
     @property
     def plain_due_ms(self) -> int:

@@ -67,6 +67,10 @@ class Batch:
     heads: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
     # a kind byte first
     bodies: dict[int, bytes | None] = field(default_factory=dict[int, bytes | None])
+    # Of tickets that the store does not have, in order of their keys: heads and bodies, and no more
+    fresh_keys: list[bytes] = field(default_factory=list[bytes])
+    fresh_heads: list[bytes] = field(default_factory=list[bytes])
+    fresh_bodies: list[bytes] = field(default_factory=list[bytes])
     # By (serial, fence); None deletes. Fences begin at 1: the row under BOOKMARK_FENCE is what an
     # attempt saved.
     history: dict[tuple[int, int], bytes | None] = field(
@@ -104,6 +108,8 @@ class Batch:
         sealed = 0
         for rows in (self.heads, self.bodies):
             sealed += sum(map(len, filter(None, rows.values()))) + 24 * len(rows)
+        for fresh in (self.fresh_heads, self.fresh_bodies):
+            sealed += sum(map(len, fresh)) + 24 * len(fresh)
         sealed += sum(len(row or b"") for row in self.history.values()) + 32 * len(self.history)
         sealed += sum(len(claim.row) + 56 for claim in self.uniques.values() if claim is not None)
         sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items())

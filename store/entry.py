@@ -62,6 +62,7 @@ __all__ = [
 
 NEGATIVE = 1
 EXPIRY = 2
+_POSITIVE = frozenset((0, EXPIRY))
 ENTRY_BYTES = 29
 POSITION_BYTES = 16
 SERIAL_MAX = (1 << 64) - 1
@@ -162,7 +163,7 @@ def split_entries(content: bytes | memoryview) -> list[bytes]:
 
 
 def has_negatives(entries: list[bytes]) -> bool:
-    return any(entry[28] & NEGATIVE for entry in entries)
+    return not _POSITIVE.issuperset(b"".join(entries)[28::ENTRY_BYTES])
 
 
 def cancel(entries: list[bytes]) -> list[bytes]:

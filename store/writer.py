@@ -147,7 +147,8 @@ class _Numbers:
 
 def _write_tickets(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> int:
     gone = sorted(serial for serial, head in batch.heads.items() if head is None)
-    written = _put_rows(transaction, tables.heads, batch.heads)
+    written = _put_fresh(transaction, tables, batch)
+    written += _put_rows(transaction, tables.heads, batch.heads)
     written += _put_rows(transaction, tables.bodies, batch.bodies)
     written += _write_history(transaction, tables.history, batch)
     if gone:
@@ -179,6 +180,13 @@ def _put_rows(
     keys = pack_serials(serials)
     sealed = seal_all(keys, [value for value in values if value is not None])
     return _put_sorted(transaction, table, keys, sealed)
+
+
+def _put_fresh(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> int:
+    keys = batch.fresh_keys
+    heads, bodies = seal_all(keys, batch.fresh_heads), seal_all(keys, batch.fresh_bodies)
+    written = _put_sorted(transaction, tables.heads, keys, heads)
+    return written + _put_sorted(transaction, tables.bodies, keys, bodies)
 
 
 def _put_sorted(
@@ -443,7 +451,7 @@ def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch
     for entry in sorted(batch.index_deletes):
         split = len(entry) - INDEX_SERIAL_BYTES
         transaction.delete(entry[:split], entry[split:], db=tables.indexes)
-    runs = {prefix: list(serials) for prefix, serials in batch.index_runs.items()}
+    runs = {prefix: [*serials] for prefix, serials in batch.index_runs.items()}
     for entry in batch.index_puts:
         runs.setdefault(entry[:-INDEX_SERIAL_BYTES], []).append(entry[-INDEX_SERIAL_BYTES:])
     cursor = transaction.cursor(tables.indexes)

@@ -1,12 +1,16 @@
 """The host of one shard, stepped by hand: what it waits for, and whom it lets go first."""
 
+import pytest
+
 from kit.stepped import stepped
 from parkade.asks import Look
 from parkade.shard.commands import Cancel, Forget, Resolve
 from parkade.shard.states import CANCELLED, DONE
-from parkade.store.record import Options
+from parkade.shard.ticket import Ticket
+from parkade.store.record import Options, UniqueClaim
 
 HOUR_MS = 3_600_000
+CLAIM = UniqueClaim("once", 0)
 
 
 def test_tickets_held_by_the_clock_take_no_place_from_others() -> None:
@@ -58,3 +62,44 @@ def test_a_body_that_was_replaced_while_it_was_read_is_asked_for_again() -> None
         shard.run()
         (seen,) = [answer for asked, answer in shard.answers if isinstance(asked, Look)]
         assert (seen.ticket.state, seen.body) == (DONE, b"checked")
+
+
+def test_plain_submits_of_a_turn_are_one_frame_whatever_stands_between_them() -> None:
+    with stepped() as shard:
+        far_ms = shard.now_ms + HOUR_MS
+        drafts = [shard.draft(far_ms), shard.draft(far_ms, unique=CLAIM), shard.draft()]
+        for draft in drafts:
+            shard.submit(draft)
+        shard.run()
+        assert [answered[0].code for asked, answered in shard.answers] == ["created"] * 3
+        assert shard.shard.core.lsn >= 3
+        shard.ask(Cancel(drafts[0].serial))
+        shard.run()
+        shard.checkpoint()
+        shard.finish()
+
+
+def test_plain_submits_that_were_gathered_when_their_shard_failed_are_decided_afterwards() -> None:
+    with stepped() as shard:
+        far_ms = shard.now_ms + HOUR_MS
+        first, last = shard.draft(far_ms), shard.draft(far_ms)
+        core = shard.shard.core
+
+        def fail(record: object) -> None:
+            raise RuntimeError("a bug")
+
+        shard.submit(first)
+        shard.submit(shard.draft(far_ms, unique=CLAIM))
+        shard.submit(last)
+        core.apply = fail  # type: ignore[method-assign]
+        with pytest.raises(AssertionError, match="is recovered from its disk"):
+            shard.run()
+        shard.port.errors.clear()
+        shard.run()
+        assert shard.shard.is_open and shard.shard.recoveries == 1
+        found = shard.shard.core.look(first.serial), shard.shard.core.look(last.serial)
+        assert [ticket.serial for ticket in found if isinstance(ticket, Ticket)] == [
+            first.serial,
+            last.serial,
+        ]
+        shard.finish()
