@@ -36,6 +36,7 @@ __all__ = ["Copied", "back_up", "copied_directory", "held_still", "lease_ahead",
 
 LOOKS_MAX = 5
 SUFFIX = ".partial"
+OPENS_MAX = 10_000  # of an origin within so many blocks of its clock: four months
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +300,9 @@ def raise_lease(disk: Disk, path: str, manifest: Manifest) -> None:
 
 
 def lease_ahead(now_ms: int) -> int:
-    """A serial behind all that an engine whose clock is right has leased by now."""
-    return (now_ms << 20) + 2 * SERIAL_LEASE
+    """A serial behind all that an engine whose clock is right has leased by now: each of its opens
+    has begun a block further, so it may be as many blocks ahead of its clock."""
+    return (now_ms << 20) + OPENS_MAX * SERIAL_LEASE
 
 
 def _verified(disk: Disk, source: str, partial: str, manifest: Manifest, *, deep: bool) -> int:

@@ -170,6 +170,10 @@ def test_what_is_restored_gives_out_no_id_that_its_origin_gave_out(tmp_path: Pat
         task.options(delay="1h").submit(1)
         engine.backup(tmp_path / "copy")
         later = {task.options(delay="1h").submit(n).id for n in range(50)}
+    for _ in range(3):  # each open goes on a block further, whatever its clock says
+        with make(tmp_path / "data", durability="process", run=False) as engine:
+            task = engine.task(name="note")(lambda n: n)
+            later |= {task.options(delay="1h").submit(n).id for n in range(50)}
     done = run("restore", tmp_path / "copy", tmp_path / "back")
     assert done.exit_code == 0, done.output
     assert "run again" in done.stdout
