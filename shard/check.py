@@ -225,7 +225,8 @@ def _check_keys(core: Shard) -> None:
 def _check_waits(core: Shard) -> None:
     lanes, waits = core.placement.lanes, core.placement.lanes.waits
     waiting: set[int] = set()
-    assert len(waits.queues) <= waits.bounds.queues_max, "queues of keys are bounded"
+    most = max(waits.bounds.queues_max, waits.found)
+    assert len(waits.queues) <= most, "queues of keys are bounded"
     assert waits.queues.keys() == {
         (key, queue.key) for key, queues in waits.by_key.items() for queue in queues
     }, "each queue is known by its key"

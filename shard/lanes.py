@@ -126,6 +126,7 @@ class Lanes:
         self.waits = Waits(memory, bounds, self.keys, self.seats, wait_rows)
         for key, number in waits:
             self.waits.add(Queue(key, self.names[number], 0, number, has_rows=True))
+        self.waits.found = len(self.waits.queues)
         self.keys.must_wait = self.waits.must_wait
 
     # ------------------------------------------------------------------ lanes

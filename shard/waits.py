@@ -44,6 +44,7 @@ class Waits:
     __slots__ = (
         "bounds",
         "by_key",
+        "found",
         "hungry",
         "keys",
         "lanes",
@@ -66,6 +67,9 @@ class Waits:
         self.by_key: dict[str, list[Queue]] = {}
         self.lanes: Counter[LaneKey] = Counter()  # how many queues each has
         self.hungry: set[Queue] = set()  # queues that may want a refill
+        # Of the rows at the open. Those of queues that were read in to their end are among them, so
+        # there may be more than are made.
+        self.found = 0
         self.outside_count = 0  # hot ones outside: they wait for a checkpoint
 
     def add(self, queue: Queue) -> Queue:

@@ -273,6 +273,32 @@ def finish(world: World, random: Random) -> None:
     world.work.end(random.choice(alive), random.choice((1, 7)), error, children)
 
 
+def send_and_kill(world: World, random: Random) -> None:
+    """An attempt ends that has sent children to other shards, and the process is killed before one
+    has arrived. Tickets of their keys, submitted meanwhile, are due soon after them."""
+    children = []
+    for name in KEYS:
+        children.append(world.engine.task_of("u").options(key=name).call(size=1))  # type: ignore[union-attr]
+        draft = _draft(world, random)
+        draft = msgspec.structs.replace(
+            draft, part=part_of_key(name), task="u", key=name, unique=None, options=None,
+            due_ms=world.clock.wall_ms + 2,
+        )  # fmt: skip
+        world.ask(draft.part % world.shards, Submit([draft], [0]), DRAFT_BYTES + 10)
+    for _ in range(2):
+        world.step(None)
+        for worker in range(len(world.workers())):
+            world.step(worker)
+    alive = list(world.work.alive)
+    if alive:
+        world.work.end(random.choice(alive), 1, None, children)
+    world.step(None)
+    for worker in range(len(world.workers())):
+        world.step(worker)
+    world.kill()
+    world.pass_ms(10)
+
+
 def tell(world: World, random: Random) -> None:
     """A handler says that it is alive, how far it is, or saves where it is; or what one said that
     has ended comes in late."""
@@ -494,6 +520,7 @@ ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
 # What plain histories do not have: only where a lean asks for it, so many times as often.
 LEANED: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
     "replace and drop": (1, replace_and_drop),
+    "send and kill": (1, send_and_kill),
     "trip and kill": (1, trip_and_kill),
 }
 ALWAYS: Final = frozenset(("submit", "finish", "tick", "run", "heal"))

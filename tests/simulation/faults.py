@@ -416,6 +416,7 @@ LEANS: Final[Mapping[str, Lean]] = {
         {"finish": 2, "power cut": 6}, DISK | {"shards": 3, "mix": 1}
     ),
     "a_bookmark_read_past_the_flight": Lean({"tell": 8, "checkpoint": 6}),
+    "starts_before_what_was_sent_has_arrived": Lean({"send and kill": 20}, {"shards": 3, "mix": 0}),
     "what_arrived_forgotten_when_a_commit_fails": Lean(
         {"disk fills": 8, "finish": 2, "checkpoint": 6}, {"shards": 3, "mix": 1}
     ),
