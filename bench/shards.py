@@ -3,7 +3,7 @@
 Engines of 1, 2, 4 and 8 shards are open at once and are asked in turns. 4,096 are outstanding:
 
 tasks     4,096 asyncio tasks, each awaiting its own submit
-many      submit_many of 4,096 sleepers at a time, until all are parked
+many      submit_many of 4,096 sleepers in one chunk, again and again, until all are parked
 lives     4,096 at a time: submitted, run and ended, each on disk
 
 `..._share_times_N` is the rate with N shards over the rate with one.
@@ -58,7 +58,7 @@ def many_per_s(stage: Stage, outstanding: int, rounds: int) -> float:
     """Sleepers a second that leave memory."""
     calls = stage.sleepers(outstanding * rounds)
     with Timer() as timer:
-        while stage.engine.submit_many(itertools.islice(calls, outstanding)):
+        while stage.engine.submit_many(itertools.islice(calls, outstanding), chunk=outstanding):
             pass
         stage.park()
     return timer.rate(outstanding * rounds)
@@ -69,7 +69,8 @@ def lives_per_s(stage: Stage, outstanding: int, rounds: int) -> float:
     done = stage.done()
     with Timer() as timer:
         for _ in range(rounds):
-            done += len(stage.engine.submit_many(again(stage.anoop.call(), outstanding)))
+            calls = again(stage.anoop.call(), outstanding)
+            done += len(stage.engine.submit_many(calls, chunk=outstanding))
             stage.await_done(done)
     return timer.rate(outstanding * rounds)
 
