@@ -86,7 +86,7 @@ BODY_FETCH_MAX = 256
 OUTBOX_READ_MAX = 256  # entries of an outbox read at a time
 HAND_RETRY_MS = 1_000  # after a hand-over that failed while its receiver was open
 EXPIRED_BYTES = 40  # what the record of one expired ticket writes
-START_BATCH_MAX = 512  # tickets in one Started
+START_BATCH_MAX = 256  # tickets started by a pass: who becomes due meanwhile waits for its end
 STARTS_IN_A_ROW_MAX = 64  # of one task, while another of its priority waits
 
 POISON_WINDOW_MS = 60_000
