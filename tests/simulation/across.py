@@ -237,14 +237,25 @@ class Announced:
 
     def __init__(self) -> None:
         self._names: dict[str, BreakerState] = {}
+        self._ended: set[str] = set()  # what tried them; it may be that nobody took notice yet
 
     def see(self, states: Sequence[BreakerState]) -> None:
-        self._names = {state.name: state for state in states if state.state != "closed"}
+        tried = {state.name for state in states if state.state == "half_open"} & self._ended
+        self._names = {
+            state.name: state
+            for state in states
+            if state.state != "closed" and state.name not in tried
+        }
 
     def ended(self, ticket: Ticket) -> None:
         """An attempt ended: perhaps it closed its breaker."""
         target = None if ticket.options is None else ticket.options.target
         self._names.pop(target or ticket.task, None)
+        self._ended.add(target or ticket.task)
+
+    def rested(self) -> None:
+        """Of every attempt that ended notice was taken."""
+        self._ended.clear()
 
     def turned(self, name: str) -> None:
         self._names.pop(name, None)

@@ -426,6 +426,7 @@ class World:
                 assert self.hearing is not None
                 self.hearing.check_rest()
                 self.limit_t = self.limit_now
+                self.announced.rested()
                 return
         raise AssertionError("it does not come to rest")
 
