@@ -75,12 +75,12 @@ class Handles(Sequence[Ticket[Any]]):
     def __getitem__(self, place: slice) -> list[Ticket[Any]]: ...
     def __getitem__(self, place: int | slice) -> Ticket[Any] | list[Ticket[Any]]:
         if isinstance(place, slice):
-            return [self._at(one) for one in range(*place.indices(self._count))]
+            return [self._handle_at(one) for one in range(*place.indices(self._count))]
         if not -self._count <= place < self._count:
             raise IndexError(f"ticket {place} of {self._count}")
-        return self._at(place % self._count)
+        return self._handle_at(place % self._count)
 
-    def _at(self, place: int) -> Ticket[Any]:
+    def _handle_at(self, place: int) -> Ticket[Any]:
         made = self._made.get(place)
         if made is not None:
             return made

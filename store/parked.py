@@ -307,7 +307,7 @@ class Parked(ParkedReader):
         free_bytes, most_bytes = self._free_bytes(self.directory), file_bytes_max()
         if most_bytes is None:
             return free_bytes
-        return min(free_bytes, most_bytes - self._files.file_bytes(self.path))
+        return min(free_bytes, most_bytes - used_bytes(self._environment))
 
     def _failure(
         self, error: lmdb.Error | OSError, need_bytes: int
