@@ -18,6 +18,7 @@ from parkade.errors import (
     StorageDamaged,
     UnknownTicket,
 )
+from parkade.exporting import export_tickets
 from parkade.reader import Reader, existing_manifest, open_readonly
 from parkade.store.disk import RealDisk
 from parkade.store.manifest import Manifest
@@ -109,6 +110,8 @@ def test_a_reader_sees_what_only_the_journal_holds(tmp_path: Path) -> None:
         assert {info.id for info in reader.find()} == {*sleepers, dead}
         assert reader.info(dead).dead_reason == "exhausted"
         assert [one.error for one in reader.attempts(dead)] == ["number 0"]
+        exported = [facts["id"] for facts in export_tickets(RealDisk(), reader)]
+        assert sorted(exported) == sorted([*sleepers, dead])
 
 
 def test_a_reader_changes_no_byte_of_a_directory(tmp_path: Path) -> None:
