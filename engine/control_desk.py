@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from parkade.changing import CHANGES, plan_cancel
 from parkade.dead_facts import DEAD_ANSWERS, DEAD_CHANGES
 from parkade.event_facts import tail_facts
-from parkade.facts import held_fact, list_facts, show_facts, status_facts, why_facts
+from parkade.facts import held_fact, list_facts, show_facts, why_facts
 from parkade.holding import HOLD_CALLS
 from parkade.redacting import redact_arguments
+from parkade.status_facts import engine_status
 
 if TYPE_CHECKING:
     from parkade.engine import Engine
@@ -25,16 +26,6 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
     `parkade.dead_facts`.
     """
 
-    def status(_: Mapping[str, Any]) -> dict[str, Any]:
-        directory = engine.desk("status").runtime.directory
-        return status_facts(
-            path=directory.path,
-            manifest=directory.manifest,
-            stats=engine.stats(),
-            owner=directory.lock.owner,
-            now_ms=engine.clock.now_ms(),
-        )
-
     def as_shown(task: str, arguments: Any) -> Any:
         found = engine.task_of(task)
         if found is None:
@@ -47,7 +38,7 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
         return facts | {"held": held_fact(desk, facts["ticket"])}
 
     return {
-        "status": status,
+        "status": lambda _: engine_status(engine),
         "ls": lambda args: list_facts(engine.desk("ls"), args),
         "why": lambda args: why_facts(engine.desk("why"), args.get("id", "")),
         "show": show,

@@ -20,7 +20,7 @@ from parkade.views import DeadGroup
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["count_group", "largest_groups"]
+__all__ = ["count_group", "count_groups", "largest_groups"]
 
 GROUPS_SLICE = 4_096  # of a shard, counted in one read: some milliseconds
 
@@ -58,12 +58,21 @@ def count_group(desk: "Desk", call: str, group: bytes) -> int:
     return desk.ask(Request(call, _twin(call), asks, add_up))
 
 
-def _all_counts(desk: "Desk", call: str) -> tuple[Counter[bytes], dict[bytes, list[int]]]:
-    """How many tickets each group has, and in which shards."""
+def count_groups(desk: "Desk", call: str, most: int) -> int:
+    """How many groups there are; `most` where there are as many or more. Raises what the desk
+    raises."""
+    counts, _ = _all_counts(desk, call, most)
+    return min(most, len(counts))
+
+
+def _all_counts(
+    desk: "Desk", call: str, most: int | None = None
+) -> tuple[Counter[bytes], dict[bytes, list[int]]]:
+    """How many tickets each group has, and in which shards; with `most` groups it is enough."""
     counts: Counter[bytes] = Counter()
     homes: dict[bytes, list[int]] = {}
     places = dict.fromkeys(range(desk.runtime.shard_count), b"")
-    while places:
+    while places and (most is None or len(counts) < most):
         asks = [(shard, GroupsOf(after, GROUPS_SLICE)) for shard, after in places.items()]
         request: Request[list[Any]] = Request(call, _twin(call), asks, lambda got: got)
         answers = desk.ask(request)

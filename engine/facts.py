@@ -20,17 +20,15 @@ from parkade.payload import decode_untyped
 from parkade.shard.states import DONE
 from parkade.showing import attempt_infos
 from parkade.store.lock import Owner
-from parkade.store.manifest import Manifest
-from parkade.views import State, Stats
+from parkade.views import State
 
 __all__ = [
     "AsShown", "content_of", "held_fact", "list_facts", "owner_facts",
-    "plain", "show_facts", "status_facts",
-    "time_of", "why_facts",
+    "plain", "show_facts", "time_of",
+    "why_facts",
 ]  # fmt: skip
 
 AsShown = Callable[[str, Any], Any]  # (task, its arguments) -> the arguments as they may be shown
-_STATES = ("ready", "scheduled", "running", "done", "dead", "cancelled", "expired")
 
 
 def plain(value: Any) -> Any:
@@ -59,31 +57,6 @@ def time_of(call: str, name: str, text: Any) -> datetime | None:
     except (TypeError, ValueError):
         advice = "use ISO 8601, like 2027-01-31T09:00:00+01:00"
         raise ConfigError.option(call, name, text, advice) from None
-
-
-def status_facts(
-    *, path: str, manifest: Manifest, stats: Stats, owner: Owner | None, now_ms: int
-) -> dict[str, Any]:
-    """One screen. `owner` is None when the answer comes from the files."""
-    states = dict.fromkeys(_STATES, 0)
-    for counts in stats.by_task.values():
-        for state, count in counts.items():
-            states[state] += count
-    # By task all pending tickets count as scheduled.
-    states["ready"], states["scheduled"] = stats.ready, stats.scheduled
-    return {
-        "directory": path,
-        "format": manifest.format,
-        "shards": manifest.shards,
-        "created_by": manifest.created_by,
-        "created_at": plain(datetime_of(manifest.created_at_ms)),
-        "as_of": plain(datetime_of(now_ms)),
-        "owner": None if owner is None else owner_facts(owner),
-        "states": states,
-        "oldest_ready_age_ms": plain(stats.oldest_ready_age),
-        "tasks": plain(stats.by_task),
-        "storage": [plain(shard) for shard in stats.shards],
-    }
 
 
 def list_facts(desk: Desk, asked: Mapping[str, Any]) -> dict[str, Any]:

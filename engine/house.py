@@ -6,7 +6,7 @@ limits that operators set (docs/architecture.md, The house). Same files, same re
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,6 +16,7 @@ from parkade.store.batch import Batch
 from parkade.store.disk import Disk
 from parkade.store.errors import Damage, FormatTooNew, NoRoom, StoreError
 from parkade.store.folders import make_folder
+from parkade.store.frame import Frame
 from parkade.store.journal import Journal, Sizing
 from parkade.store.manifest import FORMAT
 from parkade.store.parked import Parked
@@ -60,6 +61,13 @@ class HouseState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
                 _set(self.limits, record.scope, record.value)
             case _:
                 return
+
+    def replay(self, frames: Iterable[Frame], directory: str, store_lsn: int) -> None:
+        """Applies what a journal has behind `store_lsn`. Raises `Damage`, `FormatTooNew`."""
+        for frame in frames:
+            records = records_of(frame, directory)
+            for record in records[max(0, store_lsn + 1 - frame.first_lsn) :]:
+                self.apply(record)
 
     def since(self, other: "HouseState") -> list[Record]:
         """What makes of `other` this state again; a lease is never taken back."""
@@ -232,8 +240,5 @@ def decode_state(row: bytes) -> HouseState:
 def _recover(journal: Journal, store: Parked) -> HouseState:
     with store.snapshot() as snapshot:
         state = read_state(snapshot)
-    for frame in journal.replay():
-        records = records_of(frame, journal.directory)
-        for record in records[max(0, store.lsn + 1 - frame.first_lsn) :]:
-            state.apply(record)
+    state.replay(journal.replay(), journal.directory, store.lsn)
     return state

@@ -16,8 +16,9 @@ from parkade.control_desk import control_handlers
 from parkade.dead_facts import DEAD_ANSWERS
 from parkade.engine import Engine
 from parkade.errors import ConfigError
-from parkade.facts import list_facts, show_facts, status_facts, why_facts
+from parkade.facts import list_facts, show_facts, why_facts
 from parkade.reader import Reader, existing_manifest, open_readonly
+from parkade.status_facts import files_status
 from parkade.store.disk import RealDisk
 
 __all__ = ["ask", "ask_owner", "changing", "is_engine_there"]
@@ -96,13 +97,7 @@ def _ask_engine(path: str, name: str, args: dict[str, Any]) -> Any:
 
 def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:
     if name == "status":
-        return status_facts(
-            path=reader.path,
-            manifest=reader.manifest,
-            stats=reader.stats(),
-            owner=None,
-            now_ms=SystemClock().now_ms(),
-        )
+        return files_status(RealDisk(), reader)
     if name == "ls":
         return list_facts(reader.desk(name), args)
     if name == "why":

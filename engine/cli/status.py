@@ -7,50 +7,147 @@ import click
 from parkade.cli import exits
 from parkade.cli.screen import Output, Screen, clean, ms_of, output_options
 from parkade.cli.source import ask
+from parkade.status_facts import DEAD_GROUPS_MAX
 from parkade.wording import bytes_text, count_text, span_text
 
 __all__ = ["status"]
 
 TASKS_MAX = 20
+HOLDS_MAX = 5
+PLACES = {"thread": "threads", "process": "processes"}
 
 
 @click.command()
 @output_options
 @click.pass_context
 def status(ctx: click.Context, is_json: bool, is_jsonl: bool) -> None:
-    """Counts, storage and owner on one screen."""
+    """Owner, counts, what is held, pauses, open breakers and storage on one screen.
+
+    Exits with 5 when a part is refused or cannot be read.
+    """
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
     facts = ask(ctx.obj, "status")
     if output.is_for_people:
         _print(Screen(), facts)
     else:
         output.document(facts)
-    if any(shard["status"] == "refused" for shard in facts["storage"]):
+    # A running engine has read its house; of that one it means that it could not be written.
+    is_house_damaged = facts["house_error"] and facts["owner"] is None
+    if is_house_damaged or any(shard["status"] == "refused" for shard in facts["storage"]):
         ctx.exit(exits.DAMAGED)
 
 
 def _print(screen: Screen, facts: dict[str, Any]) -> None:
-    storage, states = facts["storage"], facts["states"]
+    storage = facts["storage"]
     stored = sum(shard["store_bytes"] + shard["journal_bytes"] for shard in storage)
     screen.line(
         f"{clean(facts['directory'])}   format {facts['format']} · "
         f"{_count(facts['shards'], 'shard')} · {bytes_text(stored, binary=True)} · {_owner(facts)}"
     )
     screen.line()
-    width = max(len(count_text(count)) for count in states.values())
-    for state, count in states.items():
-        note = ""
-        if state == "ready" and count:
-            note = f"   oldest {span_text(facts['oldest_ready_age_ms'])}"
-        if state == "dead" and count:
-            note = "   parkade dead groups"
-        if count or state in ("ready", "running", "scheduled", "dead", "done"):
-            screen.line(f"  {screen.state(state, 9)}  {count_text(count):>{width}}{note}")
+    _print_states(screen, facts)
     _print_tasks(screen, facts["tasks"])
+    _print_house(screen, facts)
+    _print_disk(screen, facts)
     for shard in storage:
         if shard["status"] != "open":
             mark = screen.colour(shard["status"].upper(), "red")
-            screen.line(f"\n  shard {shard['shard']:02d} {mark}  {clean(shard['reason'] or '')}")
+            screen.line(f"  shard {shard['shard']:02d} {mark}  {clean(shard['reason'] or '')}")
+
+
+def _print_states(screen: Screen, facts: dict[str, Any]) -> None:
+    states = facts["states"]
+    width = max(len(count_text(count)) for count in states.values())
+    notes = {"ready": _ready_note, "running": _running_note, "dead": _dead_note}
+    for state, count in states.items():
+        if count or state in ("ready", "running", "scheduled", "dead", "done"):
+            note = notes[state](facts) if state in notes else ""
+            line = f"  {screen.state(state, 9)}  {count_text(count):>{width}}   {note}"
+            screen.line(line.rstrip())
+
+
+def _ready_note(facts: dict[str, Any]) -> str:
+    if not facts["states"]["ready"]:
+        return ""
+    parts = [f"oldest {span_text(facts['oldest_ready_age_ms'])}"]
+    if facts["runs_nothing"]:
+        parts.append(f"held: {facts['runs_nothing']}")
+    elif facts["held"]:
+        held = [f"{_hold(one)} {count_text(one['count'])}" for one in facts["held"][:HOLDS_MAX]]
+        more = len(facts["held"]) - HOLDS_MAX
+        if more > 0:
+            held.append(f"and {count_text(more)} more")
+        count = sum(one["count"] for one in facts["held"])
+        parts.append(f"held {count_text(count)} ({', '.join(held)})")
+    return "   ".join(parts)
+
+
+def _hold(hold: dict[str, Any]) -> str:
+    """What holds, in the words of `parkade why`."""
+    kind, name = hold["kind"], clean(hold["name"])
+    match kind:
+        case "handler":
+            return f"no task {name}"
+        case "place":
+            return "no processes"
+        case "pause":
+            return f"paused {name}"
+        case _:
+            return f"{kind} {name}"
+
+
+def _running_note(facts: dict[str, Any]) -> str:
+    if facts["places"] is None:
+        return ""
+    parts = [
+        f"{PLACES.get(kind, kind)} {count_text(place['used'])}/{count_text(place['of'])}"
+        for kind, place in facts["places"].items()
+    ]
+    if facts["zombies"]:
+        parts.append(f"zombies {count_text(facts['zombies'])}")
+    return " · ".join(parts)
+
+
+def _dead_note(facts: dict[str, Any]) -> str:
+    groups = facts["dead_groups"]
+    if not facts["states"]["dead"]:
+        return ""
+    if groups is None:
+        return "parkade dead groups"
+    more = " or more" if groups == DEAD_GROUPS_MAX else ""
+    return f"{_count(groups, 'group')}{more}: parkade dead groups"
+
+
+def _print_house(screen: Screen, facts: dict[str, Any]) -> None:
+    screen.line()
+    if facts["house_error"]:
+        mark = screen.colour("FAILS", "red")
+        screen.line(f"  house      {mark}  {clean(facts['house_error'])}")
+        return
+    for breaker in facts["breakers"]:
+        state = screen.colour(breaker["state"].replace("_", " ").upper(), "red")
+        cause = f" ({clean(breaker['cause'])})" if breaker["cause"] else ""
+        next_at = breaker["next_probe_at"]
+        probe = f", probe {screen.ago(next_at)}" if next_at else ""
+        since = f" since {screen.time(breaker['opened_at'])}"
+        screen.line(f"  breaker    {clean(breaker['name'])} {state}{since}{cause}{probe}")
+    for pause in facts["pauses"]:
+        kind, _, name = pause["scope"].partition(":")
+        until = f" until {screen.time(pause['until'])}" if pause["until"] else ""
+        reason = f" ({clean(pause['reason'])})" if pause["reason"] else ""
+        screen.line(f"  paused     {kind} {clean(name)}{until}{reason}")
+
+
+def _print_disk(screen: Screen, facts: dict[str, Any]) -> None:
+    storage = facts["storage"]
+    stores = sum(shard["store_bytes"] for shard in storage)
+    journals = sum(shard["journal_bytes"] for shard in storage)
+    parts = [f"stores {bytes_text(stores, binary=True)}"]
+    parts.append(f"journals {bytes_text(journals, binary=True)}")
+    if facts["free_bytes"] is not None:
+        parts.append(f"{bytes_text(facts['free_bytes'], binary=True)} free")
+    full = screen.colour("FULL", "red") + ": submits are refused · " if facts["is_full"] else ""
+    screen.line(f"  disk       {full}{' · '.join(parts)}")
 
 
 def _print_tasks(screen: Screen, tasks: dict[str, dict[str, int]]) -> None:

@@ -1,0 +1,234 @@
+"""What `parkade status` shows, as plain values: of a running engine, or of files that nobody runs.
+
+From both: owner, counts, storage, dead groups, and what the house keeps, which is pauses and the
+breakers that are not closed. What holds which ticket and which places are in use is known to a
+running engine alone: limits and breakers of tasks are in the code.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from parkade.dead_groups import count_groups
+from parkade.desk import Desk
+from parkade.durations import datetime_of
+from parkade.errors import ParkadeError
+from parkade.facts import owner_facts, plain
+from parkade.guards import Pause
+from parkade.house import HOUSE_NUMBER, HouseState, read_state
+from parkade.onlooker import Onlooker
+from parkade.shard.breaker import CLOSED, STATE_NAMES, Circuit, decode_circuit
+from parkade.store.disk import Disk
+from parkade.store.errors import StoreError
+from parkade.store.manifest import Manifest
+from parkade.store.snapshot import Snapshot
+from parkade.views import Stats
+
+if TYPE_CHECKING:
+    from parkade.engine import Engine
+    from parkade.reader import Reader
+    from parkade.runtime import Runtime
+
+__all__ = ["DEAD_GROUPS_MAX", "engine_status", "files_status", "held_tickets"]
+
+DEAD_GROUPS_MAX = 10_000  # counted; with as many, nobody looks at each
+_CALL = "status"
+_STATES = ("ready", "scheduled", "running", "done", "dead", "cancelled", "expired")
+
+
+def engine_status(engine: "Engine") -> dict[str, Any]:
+    """As a running engine has it. Raises `EngineClosed`, and `TimeoutError` when it is stuck."""
+    desk = engine.desk(_CALL)
+    runtime = desk.runtime
+    directory = runtime.directory
+    now_ms = engine.clock.now_ms()
+    stats = engine.stats()
+    return {
+        **_named(directory.path, directory.manifest, now_ms),
+        "owner": owner_facts(directory.lock.owner),
+        **_counted(stats),
+        "dead_groups": _dead_groups(desk, stats),
+        "runs_nothing": runtime.attempts.runs_nothing or None,
+        "zombies": stats.zombies,
+        **_standing(runtime),
+        **_room(directory.disk, directory.path),
+        "is_full": runtime.host.call(lambda: _is_full(runtime)),
+    }
+
+
+def files_status(disk: Disk, reader: "Reader") -> dict[str, Any]:
+    """As the files have it. Raises what the reader raises."""
+    now_ms = reader.clock.now_ms()
+    stats = reader.stats()
+    return {
+        **_named(reader.path, reader.manifest, now_ms),
+        "owner": None,
+        **_counted(stats),
+        "dead_groups": _dead_groups(reader.desk(_CALL), stats),
+        "runs_nothing": None,
+        "zombies": 0,
+        "held": None,
+        "places": None,
+        **_house_of_files(disk, reader, now_ms),
+        **_room(disk, reader.path),
+        "is_full": None,
+    }
+
+
+def _named(path: str, manifest: Manifest, now_ms: int) -> dict[str, Any]:
+    return {
+        "directory": path,
+        "format": manifest.format,
+        "shards": manifest.shards,
+        "created_by": manifest.created_by,
+        "created_at": plain(datetime_of(manifest.created_at_ms)),
+        "as_of": plain(datetime_of(now_ms)),
+    }
+
+
+def _counted(stats: Stats) -> dict[str, Any]:
+    states = dict.fromkeys(_STATES, 0)
+    for counts in stats.by_task.values():
+        for state, count in counts.items():
+            states[state] += count
+    # By task all pending tickets count as scheduled.
+    states["ready"], states["scheduled"] = stats.ready, stats.scheduled
+    return {
+        "states": states,
+        "oldest_ready_age_ms": plain(stats.oldest_ready_age),
+        "tasks": plain(stats.by_task),
+        "storage": [plain(shard) for shard in stats.shards],
+    }
+
+
+def _dead_groups(desk: Desk, stats: Stats) -> int | None:
+    """None: a shard cannot tell its own, which `storage` says."""
+    if not stats.dead:
+        return 0
+    try:
+        return count_groups(desk, _CALL, DEAD_GROUPS_MAX)
+    except ParkadeError:
+        return None
+
+
+def _room(disk: Disk, path: str) -> dict[str, Any]:
+    try:
+        return {"free_bytes": disk.free_space(path)}
+    except OSError:
+        return {"free_bytes": None}
+
+
+# ------------------------------------------------------------------------------ a running engine
+
+
+def _standing(runtime: "Runtime") -> dict[str, Any]:
+    """What holds tickets. A breaker that has moved is not told before that is durable: where the
+    house cannot be written, none of this is."""
+
+    def look() -> dict[str, Any]:
+        guards, now_ms = runtime.attempts.admission.guards, runtime.host.now_ms
+        kept = _house(guards.pauses, guards.circuits, now_ms)
+        return {"held": held_tickets(runtime), "places": _places(runtime), **kept}
+
+    try:
+        return runtime.levers.ask(look, sees_breakers=True)
+    except StoreError as error:
+        return {"held": None, "places": None, **_unknown(error)}
+
+
+def held_tickets(runtime: "Runtime") -> list[dict[str, Any]]:
+    """Due tickets, about, by the first thing that holds their lane. On the core thread; walks all
+    lanes."""
+    host, admission = runtime.host, runtime.attempts.admission
+    guards, kinds = admission.guards, runtime.kinds()
+    held: Counter[tuple[str, str]] = Counter()
+    for shard in host.open_shards():
+        lanes = shard.placement.lanes
+        for lane in lanes.by_key.values():
+            task, target = lane.key[0], lane.key[1]
+            rows = 0 if lane.number is None else lanes.rows.get(lane.number, 0)
+            count = len(lane) + len(lane.ranks) + rows
+            kind = kinds.get(task)
+            if kind is None:
+                held["handler", task] += count
+            elif kind not in admission.places:
+                held["place", kind] += count
+            else:
+                plan = guards.plan_of(task, target)
+                times = host.now_ms, host.mono_ms
+                hold = guards.task_hold(plan, *times) or guards.target_hold(plan, *times)
+                if hold is not None:
+                    held[hold.kind, hold.name] += count
+    by_count = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+    return [{"kind": kind, "name": name, "count": n} for (kind, name), n in by_count if n]
+
+
+def _places(runtime: "Runtime") -> dict[str, dict[str, int]]:
+    admission = runtime.attempts.admission
+    return {kind: {"used": admission.used[kind], "of": of} for kind, of in admission.places.items()}
+
+
+def _is_full(runtime: "Runtime") -> bool:
+    return any(
+        shard.room.is_full or shard.checkpointing.lacks_room for shard in runtime.host.open_shards()
+    )
+
+
+# ------------------------------------------------------------------------------------- the house
+
+
+def _house(
+    pauses: Mapping[str, Pause], circuits: Mapping[str, Circuit], now_ms: int
+) -> dict[str, Any]:
+    return {
+        "pauses": [
+            {"scope": scope, "until": _time(pause.until_ms), "reason": pause.reason}
+            for scope, pause in sorted(pauses.items())
+            if pause.until_ms is None or pause.until_ms > now_ms
+        ],
+        "breakers": [
+            _breaker(name, circuit, now_ms)
+            for name, circuit in sorted(circuits.items())
+            if circuit.state != CLOSED
+        ],
+        "house_error": None,
+    }
+
+
+def _breaker(name: str, circuit: Circuit, now_ms: int) -> dict[str, Any]:
+    circuit.look(now_ms)
+    return {
+        "name": name,
+        "state": STATE_NAMES[circuit.state],
+        "cause": circuit.cause,
+        "opened_at": _time(circuit.opened_ms),
+        "next_probe_at": _time(circuit.next_ms()),
+    }
+
+
+def _time(ms: int | None) -> Any:
+    return None if ms is None else plain(datetime_of(ms))
+
+
+def _house_of_files(disk: Disk, reader: "Reader", now_ms: int) -> dict[str, Any]:
+    house = Onlooker(disk, reader.path, reader.manifest.salt, HOUSE_NUMBER, place="house")
+
+    def see(snapshot: Snapshot) -> HouseState:
+        state = read_state(snapshot)
+        state.replay(house.frames(snapshot), house.journal, snapshot.lsn)
+        return state
+
+    try:
+        with house.held(see) as state:
+            circuits = {name: decode_circuit(row) for name, row in state.breakers.items()}
+            return _house(state.pauses, circuits, now_ms)
+    except (StoreError, msgspec.MsgspecError) as error:
+        return _unknown(error)
+    finally:
+        house.close()
+
+
+def _unknown(error: Exception) -> dict[str, Any]:
+    return {"pauses": None, "breakers": None, "house_error": str(error)}

@@ -1,0 +1,185 @@
+"""`parkade status` beyond its counts: holds, pauses, breakers, dead groups, of engine and files."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kit.engines import Gate, hold_handlers, make, rig, when
+from kit.faulty import FaultyDisk
+from parkade import Breaker, Engine, Fail, Limit, StorageError, TicketFailed
+from parkade.cli.app import cli
+from parkade.runtime import Runtime
+from parkade.status_facts import held_tickets
+
+
+def run(path: Path) -> Result:
+    return CliRunner().invoke(cli, ["-d", str(path), "status"], catch_exceptions=False)
+
+
+def facts_of(path: Path) -> Any:
+    return json.loads(CliRunner().invoke(cli, ["-d", str(path), "status", "--json"]).stdout)
+
+
+def expect_held(engine: Engine, wanted: set[tuple[str, str, int]]) -> None:
+    def is_so(runtime: Runtime) -> bool:
+        found = held_tickets(runtime)
+        return {(one["kind"], one["name"], one["count"]) for one in found} == wanted
+
+    when(engine, is_so)
+
+
+def count(n: int) -> None: ...
+
+
+def shop(path: Path, gate: Gate) -> Engine:
+    engine = make(path, threads=4)
+
+    @engine.task(target="psp", breaker=Breaker("psp"))
+    def charge(n: int) -> None: ...
+
+    @engine.task(target="bank", limits=[Limit(concurrency=1, per="target")])
+    def wire(n: int) -> None:
+        gate.enter()
+
+    @engine.task
+    def mail(n: int) -> None: ...
+
+    engine.task(where="process")(count)
+
+    @engine.task(retry=None)
+    def fail(text: str) -> None:
+        raise Fail(text)
+
+    return engine
+
+
+def submit_all(engine: Engine, name: str, count: int) -> None:
+    engine.submit_many(engine.task_of(name).call(n) for n in range(count))  # type: ignore[union-attr]
+
+
+def hold_all(engine: Engine, gate: Gate) -> None:
+    engine.breakers.force_open("psp", for_="1h", reason="their maintenance")
+    engine.pause(task="mail", reason="wrong template")
+    for name, number in (("charge", 5), ("mail", 2), ("wire", 4), ("count", 1)):
+        submit_all(engine, name, number)
+    gate.wait()
+
+
+def test_of_what_is_ready_it_says_how_much_is_held_and_by_what(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with shop(path, gate := Gate()) as engine:
+        hold_all(engine, gate)
+        wanted = {
+            ("breaker", "psp", 5), ("limit", "target:bank", 3), ("pause", "task:mail", 2),
+            ("place", "process", 1),
+        }  # fmt: skip
+        expect_held(engine, wanted)
+        text = run(path).stdout
+        assert (
+            "held 11 (breaker psp 5, limit target:bank 3, paused task:mail 2, no processes 1)"
+            in text
+        )
+        assert "threads 1/4 · loop 0/1 000" in text
+        gate.open()
+
+
+def test_pauses_and_open_breakers_are_told_of_an_engine_and_of_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with shop(path, gate := Gate()) as engine:
+        hold_all(engine, gate)
+        gate.open()
+        live = facts_of(path)
+        killed = tmp_path / "killed"
+        shutil.copytree(path, killed, ignore=shutil.ignore_patterns("control.sock", "lock"))
+    for place in (path, killed):
+        cold, text = facts_of(place), run(place).stdout
+        assert cold["pauses"] == live["pauses"] and cold["breakers"] == live["breakers"]
+        assert cold["held"] is cold["places"] is cold["owner"] is None
+        assert (
+            "breaker    psp FORCED OPEN since" in text and "(their maintenance), probe in" in text
+        )
+        assert "paused     task mail (wrong template)" in text
+    assert [pause["scope"] for pause in live["pauses"]] == ["task:mail"]
+    assert [breaker["state"] for breaker in live["breakers"]] == ["forced_open"]
+
+
+def test_what_is_closed_or_taken_back_is_told_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with shop(path, Gate()) as engine:
+        engine.breakers.force_open("psp")
+        engine.pause(target="bank")
+        engine.breakers.close("psp")
+        engine.resume(target="bank")
+        assert (facts_of(path)["pauses"], facts_of(path)["breakers"]) == ([], [])
+    assert (facts_of(path)["pauses"], facts_of(path)["breakers"]) == ([], [])
+
+
+def test_a_ticket_whose_task_is_gone_is_held_by_that(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    first = make(path, run=False)
+
+    @first.task
+    def old() -> None: ...
+
+    with first:
+        old.submit()
+        assert "held: this engine was opened with run=False" in run(path).stdout
+    with make(path) as engine:
+        expect_held(engine, {("handler", "old", 1)})
+        assert "held 1 (no task old 1)" in run(path).stdout
+
+
+def test_dead_groups_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with shop(path, Gate()) as engine:
+        fail: Any = engine.task_of("fail")
+        for text in ("no funds", "no such card", "no funds"):
+            with pytest.raises(TicketFailed):
+                fail.submit(text).result("20s")
+        assert facts_of(path)["dead_groups"] == 2
+        assert "2 groups: parkade dead groups" in run(path).stdout
+    assert facts_of(path)["dead_groups"] == 2
+
+
+def test_a_house_that_cannot_be_read_is_told_with_all_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with shop(path, Gate()) as engine:
+        engine.task_of("fail").options(delay="1d").submit("x")  # type: ignore[union-attr]
+    shutil.rmtree(path / "house" / "journal")
+    done = run(path)
+    assert done.exit_code == 5
+    assert "house      FAILS" in done.stdout and "fail" in done.stdout
+    facts = facts_of(path)
+    assert facts["pauses"] is facts["breakers"] is None and facts["states"]["scheduled"] == 1
+
+
+def test_a_house_that_cannot_be_written_leaves_the_counts(tmp_path: Path) -> None:
+    path, disk = tmp_path / "data", FaultyDisk()
+    with rig(make(path, run=False), disk=disk) as engine:
+        for _ in range(4):  # a call tries twice
+            disk.break_next("write", "/house/")
+        with pytest.raises(StorageError):
+            engine.breakers.force_open("psp")
+        facts = facts_of(path)
+        assert facts["house_error"] and facts["breakers"] is None
+        assert facts["owner"] is not None and facts["states"]["ready"] == 0
+        told = [facts_of(path)["breakers"] for _ in range(4)]  # each meets one of them at least
+        assert [breaker["name"] for breaker in told[-1]] == ["psp"]
+
+
+def test_a_disk_that_is_full_is_told_as_long_as_it_is(tmp_path: Path) -> None:
+    path, disk = tmp_path / "data", FaultyDisk()
+    with rig(shop(path, Gate()), disk=disk) as engine:
+        assert facts_of(path)["is_full"] is False
+        with hold_handlers():
+            disk.is_full = True
+            big: Any = engine.task_of("fail")
+            with pytest.raises(StorageError):
+                for _ in range(500):
+                    big.submit("x" * 500_000)
+            assert "disk       FULL: submits are refused" in run(path).stdout
+            disk.is_full = False
