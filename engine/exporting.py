@@ -9,6 +9,7 @@ from heapq import nlargest
 from typing import Any
 
 from parkade.desk import Desk
+from parkade.errors import ParkadeError
 from parkade.facts import content_of, plain
 from parkade.onlooker import Onlooker, Sight
 from parkade.reader import Reader
@@ -17,8 +18,10 @@ from parkade.shard.memory import UNREAD
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import HeadDamage, Ticket, decode_ticket
 from parkade.store.disk import Disk
+from parkade.store.errors import StoreError
 from parkade.store.rows import RowDamaged
 from parkade.store.walk import check_reached
+from parkade.translating import shard_error
 
 __all__ = ["export_tickets"]
 
@@ -27,19 +30,27 @@ WITH_PAYLOAD = (PENDING, RUNNING, DEAD)
 
 
 def export_tickets(
-    disk: Disk, reader: Reader, *, state: str | None = None, task: str | None = None
+    disk: Disk,
+    reader: Reader,
+    failures: list[ParkadeError],
+    *,
+    state: str | None = None,
+    task: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Shard by shard, newest first: what `TicketInfo` says, and `content`, the payload or the
     result. A ticket whose rows are damaged is its serial and `damaged`.
 
-    Raises what the store raises where a shard cannot be read; and, when all that can be met are
-    told, where a store that stood still meanwhile counts more tickets.
+    Of a shard that cannot be read, or, when all that can be met are told, whose store stood still
+    meanwhile and counts more tickets, the error is added to `failures`; the others go on. Raises
+    `ConfigError` where only the owner may look.
     """
     desk = reader.desk("export")
     for number in range(reader.manifest.shards):
         shard = Onlooker(disk, reader.path, reader.manifest.salt, number)
         try:
             yield from _shard(shard, desk, state, task)
+        except StoreError as error:
+            failures.append(shard_error(reader.path, number, error))
         finally:
             shard.close()
 

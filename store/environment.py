@@ -88,7 +88,7 @@ def open_environment(
     path = f"{directory}/{DATA_FILE}"
     size = file_bytes(path)
     if not size and not is_new:
-        raise Damage(path, 0, "the file is missing or empty: restore it from a backup")
+        raise Damage(path, 0, "the file is missing or empty")
     with reading(path):
         environment = lmdb.open(
             directory,

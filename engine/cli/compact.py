@@ -9,11 +9,10 @@ from parkade.cli import exits
 from parkade.cli.screen import Output, Screen, output_options
 from parkade.clock import SystemClock
 from parkade.compacting import compact as compact_directory
+from parkade.errors import ParkadeError
 from parkade.exporting import export_tickets
 from parkade.reader import existing_manifest, open_readonly
 from parkade.store.disk import RealDisk
-from parkade.store.errors import StoreError
-from parkade.translating import shard_error
 from parkade.wording import bytes_text
 
 __all__ = ["compact", "export"]
@@ -52,17 +51,19 @@ def export(ctx: click.Context, state: str | None, task: str | None) -> None:
     """Writes every ticket as a line of JSON, with its payload or result. An engine may be running.
 
     Secrets are written as they are. Exits with 1 when a ticket is damaged: its line says so; with
-    5 when there are more tickets than can be reached.
+    5 when a shard cannot be read, or has more tickets than can be reached: the others are written.
     """
     output = Output(is_json=False, is_jsonl=True)
     path = os.path.abspath(ctx.obj)
     is_whole = True
+    failures: list[ParkadeError] = []
     with open_readonly(path) as reader:
-        try:
-            for facts in export_tickets(RealDisk(), reader, state=state, task=task):
-                is_whole &= "damaged" not in facts
-                output.line(facts)
-        except StoreError as error:
-            raise shard_error(path, None, error) from error
+        for facts in export_tickets(RealDisk(), reader, failures, state=state, task=task):
+            is_whole &= "damaged" not in facts
+            output.line(facts)
+    for failure in failures[1:]:
+        click.echo(f"parkade: {failure}", err=True)
+    if failures:
+        raise failures[0]
     if not is_whole:
         ctx.exit(exits.NEGATIVE)

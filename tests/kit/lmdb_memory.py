@@ -139,7 +139,7 @@ class MemoryFiles(StoreFiles):
         file = self.shelf.files.get(path)
         if file is None:
             if not is_new:
-                raise Damage(path, 0, "the file is missing or empty: restore it from a backup")
+                raise Damage(path, 0, "the file is missing or empty")
             file = self.shelf.files[path] = _File()
         environment = MemoryEnvironment(
             self.shelf, path, file, max(map_bytes, file.length * 4 // 3)

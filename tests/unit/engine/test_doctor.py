@@ -251,6 +251,14 @@ def test_export_tells_of_tickets_that_a_damaged_page_hides(left: Path) -> None:
     assert len(done.stdout.splitlines()) >= 242 - hidden - len(keys_of(left, 1, "heads"))
 
 
+def test_export_of_a_shard_that_cannot_be_read_names_it_and_writes_the_others(left: Path) -> None:
+    shutil.rmtree(left / "shard-000" / "journal")
+    done = run("-d", left, "export")
+    assert done.exit_code == 5
+    assert done.stderr.startswith("parkade: Shard 00 of")
+    assert len(done.stdout.splitlines()) == len(keys_of(left, 1, "heads"))
+
+
 def test_export_marks_a_ticket_that_has_no_payload_any_more(left: Path) -> None:
     hidden = hide_rows(left, 0, "bodies")
     done = run("-d", left, "export")

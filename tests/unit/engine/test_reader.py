@@ -111,7 +111,7 @@ def test_a_reader_sees_what_only_the_journal_holds(tmp_path: Path) -> None:
         assert reader.info(dead).dead_reason == "exhausted"
         assert [one.error for one in reader.attempts(dead)] == ["number 0"]
     with open_readonly(path) as reader:
-        exported = [facts["id"] for facts in export_tickets(RealDisk(), reader)]
+        exported = [facts["id"] for facts in export_tickets(RealDisk(), reader, [])]
         assert sorted(exported) == sorted([*sleepers, dead])
 
 
