@@ -9,6 +9,7 @@ from parkade.dead_facts import DEAD_ANSWERS, DEAD_CHANGES
 from parkade.event_facts import tail_facts
 from parkade.facts import held_fact, list_facts, show_facts, why_facts
 from parkade.holding import HOLD_CALLS
+from parkade.lever_facts import LEVER_CHANGES
 from parkade.redacting import redact_arguments
 from parkade.status_facts import engine_status
 
@@ -22,8 +23,8 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
     """By name; each takes the request's arguments and gives plain values.
 
     `status` takes none; `ls` what `list_facts` says; `show` and `why` id; `tail` what
-    `tail_facts` says; what changes something is in `parkade.changing`, the dead letter office in
-    `parkade.dead_facts`.
+    `tail_facts` says; what changes something is in `parkade.changing` and `parkade.lever_facts`,
+    the dead letter office in `parkade.dead_facts`.
     """
 
     def as_shown(task: str, arguments: Any) -> Any:
@@ -46,5 +47,6 @@ def control_handlers(engine: "Engine") -> Mapping[str, Callable[[Mapping[str, An
         "plan_cancel": lambda args: plan_cancel(engine.desk("cancel"), args),
         **{name: partial(change, engine) for name, change in CHANGES.items()},
         **{name: partial(answer, engine) for name, answer in (DEAD_ANSWERS | DEAD_CHANGES).items()},
+        **{name: partial(turn, engine) for name, turn in LEVER_CHANGES.items()},
         **{name: partial(call, engine) for name, call in HOLD_CALLS.items()},
     }

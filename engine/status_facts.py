@@ -1,8 +1,8 @@
 """What `parkade status` shows, as plain values: of a running engine, or of files that nobody runs.
 
 From both: owner, counts, storage, dead groups, and what the house keeps, which is pauses and the
-breakers that are not closed. What holds which ticket and which places are in use is known to a
-running engine alone: limits and breakers of tasks are in the code.
+breakers that are not closed. What holds which ticket, which places are in use and which
+breakers are closed is known to a running engine alone, since limits and breakers are in the code.
 """
 
 from collections import Counter
@@ -71,6 +71,7 @@ def files_status(disk: Disk, reader: "Reader") -> dict[str, Any]:
         "zombies": 0,
         "held": None,
         "places": None,
+        "closed_breakers": None,
         **_house_of_files(disk, reader, now_ms),
         **_room(disk, reader.path),
         "is_full": None,
@@ -130,12 +131,14 @@ def _standing(runtime: "Runtime") -> dict[str, Any]:
     def look() -> dict[str, Any]:
         guards, now_ms = runtime.attempts.admission.guards, runtime.host.now_ms
         kept = _house(guards.pauses, guards.circuits, now_ms)
+        open_names = {breaker["name"] for breaker in kept["breakers"]}
+        kept["closed_breakers"] = sorted({*guards.declared, *guards.circuits} - open_names)
         return {"held": held_tickets(runtime), "places": _places(runtime), **kept}
 
     try:
         return runtime.levers.ask(look, sees_breakers=True)
     except StoreError as error:
-        return {"held": None, "places": None, **_unknown(error)}
+        return {"held": None, "places": None, "closed_breakers": None, **_unknown(error)}
 
 
 def held_tickets(runtime: "Runtime") -> list[dict[str, Any]]:

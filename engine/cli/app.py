@@ -17,6 +17,7 @@ from parkade.cli.compact import compact, export
 from parkade.cli.dead import dead
 from parkade.cli.demo import demo
 from parkade.cli.doctor import doctor
+from parkade.cli.levers import breaker, limit
 from parkade.cli.listing import ls
 from parkade.cli.repair import repair
 from parkade.cli.reshard import reshard
@@ -88,6 +89,7 @@ def cli(ctx: click.Context, directory: str) -> None:
 _commands = (
     *(status, ls, show, why),
     *(submit, cancel, run_now, reschedule, pause, resume, dead),
+    *(breaker, limit),
     *(tail, run, verify, demo),
     *(backup, restore, repair, reshard),
     *(stat, doctor, compact, export),

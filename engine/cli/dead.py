@@ -12,9 +12,9 @@ from parkade.cli.listing import print_page
 from parkade.cli.many import agree, all_pages, told
 from parkade.cli.screen import Output, Screen, clean, output_options
 from parkade.cli.source import ask, changing
-from parkade.cli.times import parse_span, parse_time
+from parkade.cli.times import Rate, parse_rate, parse_span, parse_time
 from parkade.durations import parse_duration_ms
-from parkade.errors import ConfigError, DeadReason
+from parkade.errors import DeadReason
 from parkade.limits import FIND_LIMIT_MAX
 from parkade.shard.grouping import GROUP_BYTES, shape_of
 from parkade.wording import count_text, span_text
@@ -22,23 +22,8 @@ from parkade.wording import count_text, span_text
 __all__ = ["dead"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Rate = tuple[int, str]
 KEY_CHARS = 2 * GROUP_BYTES
 GROUPS_MAX = FIND_LIMIT_MAX
-
-
-def _parse_rate(_: click.Context, __: click.Parameter, value: str | None) -> Rate | None:
-    """`50/s`, `50/10s`, `3/1m`."""
-    if value is None:
-        return None
-    count, _slash, span = value.partition("/")
-    span = span if span[:1].isdigit() else f"1{span}"
-    try:
-        if int(count) > 0 and parse_duration_ms(span, what="rate"):
-            return int(count), span
-    except (ValueError, ConfigError):
-        pass
-    raise click.BadParameter(f"{value!r} is no rate. Use so many in a span, like 50/s or 3/1m")
 
 
 @click.group()
@@ -135,7 +120,7 @@ def _which_options(command: F) -> F:
     "--in", "delay", callback=parse_span, metavar="SPAN", help="Due after this time, like 10m."
 )
 @click.option(
-    "--rate", callback=_parse_rate, metavar="N/SPAN",
+    "--rate", callback=parse_rate, metavar="N/SPAN",
     help="So many in a span, the oldest first, like 50/s.",
 )  # fmt: skip
 @click.option("--keep-attempts", is_flag=True, help="Without a fresh budget of attempts.")

@@ -10,7 +10,7 @@ from parkade.cli.source import ask
 from parkade.status_facts import DEAD_GROUPS_MAX
 from parkade.wording import bytes_text, count_text, span_text
 
-__all__ = ["status"]
+__all__ = ["breaker_text", "status"]
 
 TASKS_MAX = 20
 HOLDS_MAX = 5
@@ -125,17 +125,27 @@ def _print_house(screen: Screen, facts: dict[str, Any]) -> None:
         screen.line(f"  house      {mark}  {clean(facts['house_error'])}")
         return
     for breaker in facts["breakers"]:
-        state = screen.colour(breaker["state"].replace("_", " ").upper(), "red")
-        cause = f" ({clean(breaker['cause'])})" if breaker["cause"] else ""
-        next_at = breaker["next_probe_at"]
-        probe = f", probe {screen.ago(next_at)}" if next_at else ""
-        since = f" since {screen.time(breaker['opened_at'])}"
-        screen.line(f"  breaker    {clean(breaker['name'])} {state}{since}{cause}{probe}")
+        screen.line(f"  breaker    {breaker_text(screen, breaker)}")
+    closed = facts["closed_breakers"] or []
+    if closed:
+        more = f" and {len(closed) - HOLDS_MAX} more" if len(closed) > HOLDS_MAX else ""
+        names = ", ".join(map(clean, closed[:HOLDS_MAX]))
+        screen.line(f"  closed     {_count(len(closed), 'breaker')}: {names}{more}")
     for pause in facts["pauses"]:
         kind, _, name = pause["scope"].partition(":")
         until = f" until {screen.time(pause['until'])}" if pause["until"] else ""
         reason = f" ({clean(pause['reason'])})" if pause["reason"] else ""
         screen.line(f"  paused     {kind} {clean(name)}{until}{reason}")
+
+
+def breaker_text(screen: Screen, breaker: dict[str, Any]) -> str:
+    """A breaker that is not closed, in a line."""
+    state = screen.colour(breaker["state"].replace("_", " ").upper(), "red")
+    cause = f" ({clean(breaker['cause'])})" if breaker["cause"] else ""
+    next_at = breaker["next_probe_at"]
+    probe = f", probe {screen.ago(next_at)}" if next_at else ""
+    since = f" since {screen.time(breaker['opened_at'])}"
+    return f"{clean(breaker['name'])} {state}{since}{cause}{probe}"
 
 
 def _print_disk(screen: Screen, facts: dict[str, Any]) -> None:

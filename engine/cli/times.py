@@ -1,14 +1,31 @@
-"""Times as a shell gives them, refused by the name of the option that they were given to."""
+"""Times and rates as a shell gives them, refused by the name of their option."""
 
 from datetime import datetime
 
 import click
 
 from parkade.durations import parse_duration_ms
+from parkade.errors import ConfigError
 
-__all__ = ["parse_span", "parse_time"]
+__all__ = ["Rate", "parse_rate", "parse_span", "parse_time"]
+
+Rate = tuple[int, str]  # so many in a span
 
 DATE_CHARS = len("2027-01-31")
+
+
+def parse_rate(_: click.Context, __: click.Parameter, value: str | None) -> Rate | None:
+    """`50/s`, `50/10s`, `3/1m`."""
+    if value is None:
+        return None
+    count, _slash, span = value.partition("/")
+    span = span if span[:1].isdigit() else f"1{span}"
+    try:
+        if int(count) > 0 and parse_duration_ms(span, what="rate"):
+            return int(count), span
+    except (ValueError, ConfigError):
+        pass
+    raise click.BadParameter(f"{value!r} is no rate. Use so many in a span, like 50/s or 3/1m")
 
 
 def parse_span(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
