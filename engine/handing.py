@@ -50,8 +50,7 @@ class Handing:
         self._reading: set[int] = set()
         self._retry_at_ms: dict[int, int] = {}
         # What was there from before: nothing starts until it is where it belongs.
-        windows = self._core.outbox.windows
-        self._from_before = {receiver: next(reversed(windows[receiver])) for receiver in windows}
+        self._from_before = {*self._core.outbox.windows, *self._core.outbox.beyond}
 
     @property
     def is_busy(self) -> bool:
@@ -64,11 +63,19 @@ class Handing:
         """Whether entries that were there when the shard was opened have not arrived yet, though
         they can."""
         self._from_before = {
-            receiver: place
-            for receiver, place in self._from_before.items()
-            if self._arrived.get(receiver, NO_PLACE) < place and self._receiver(receiver)
+            receiver
+            for receiver in self._from_before
+            if self._receiver(receiver) and self._has_older(receiver)
         }
         return bool(self._from_before)
+
+    def _has_older(self, receiver: int) -> bool:
+        """Entries are in order; of those that memory does not hold yet it is not known."""
+        outbox, arrived = self._core.outbox, self._arrived.get(receiver, NO_PLACE)
+        for place in outbox.windows.get(receiver, ()):
+            if place > arrived:
+                return place.epoch < self._core.epoch
+        return receiver in outbox.beyond
 
     @property
     def durable_place(self) -> Place:
@@ -102,6 +109,7 @@ class Handing:
         self._under_way.pop(receiver, None)
         self._arrived.pop(receiver, None)
         self._retry_at_ms.pop(receiver, None)
+        self._from_before.add(receiver)
         self.step()
 
     def _receiver(self, number: int) -> "ShardHost | None":
