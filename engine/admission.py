@@ -496,11 +496,11 @@ class Admission:
 
     def is_held(self, key: tuple[str, str | None, int]) -> bool:
         """Whether a lane is known to be held, by its task or its target. See `StartGate`."""
-        plan = self.guards.plan_of(key[0], key[1])
-        task = self._tasks.get(plan.task)
+        # No plan is made for it: this is asked of every low lane in each pass.
+        queue = self._queues.get(key[:2])
+        task = self._tasks.get(self.guards.name_of(key[0])) if queue is None else queue.task
         if task is not None and (task.hold is not None or not task.kind):
             return True
-        queue = self._queues.get(key[:2])
         return queue is not None and queue.hold is not None
 
     def _is_over_by_wall_clock(self, ticket: Ticket) -> bool:

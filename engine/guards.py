@@ -181,7 +181,7 @@ class Guards:
 
     def _made(self, task_name: str, target: str | None) -> Plan:
         task = self._task(task_name)
-        name = task_name if task is None else task.name
+        name = self.name_of(task_name)
         own: Sequence[Limit] = () if task is None else task.settings.limits
         scopes = (f"task:{name}",) if target is None else (f"task:{name}", f"target:{target}")
         task_quotas = self._quotas(scopes[0], _of(own, "task"))
@@ -207,6 +207,11 @@ class Guards:
             name, target, scopes, task_quotas, target_quotas, key_quotas, breaker, spec is not None,
             bool(task_quotas or target_quotas), rules, lease_ms,
         )  # fmt: skip
+
+    def name_of(self, task_name: str) -> str:
+        """Of a former name the one of today."""
+        task = self._task(task_name)
+        return task_name if task is None else task.name
 
     def _task(self, name: str) -> "Task[..., Any] | None":
         return None if self._registry is None else self._registry.task_of(name)

@@ -6,7 +6,8 @@ breakers are closed is known to a running engine alone, since limits and breaker
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from parkade.guards import Pause
 from parkade.house import HOUSE_NUMBER, HouseState, read_state
 from parkade.onlooker import Onlooker
 from parkade.shard.breaker import CLOSED, STATE_NAMES, Circuit, decode_circuit
+from parkade.shard.lanes import Lane, Lanes
 from parkade.store.disk import Disk
 from parkade.store.errors import StoreError
 from parkade.store.manifest import Manifest
@@ -31,10 +33,13 @@ if TYPE_CHECKING:
     from parkade.reader import Reader
     from parkade.runtime import Runtime
 
-__all__ = ["DEAD_GROUPS_MAX", "engine_status", "files_status", "held_tickets"]
+__all__ = ["DEAD_GROUPS_MAX", "count_held", "engine_status", "files_status", "lanes_of"]
 
 DEAD_GROUPS_MAX = 10_000  # counted; with as many, nobody looks at each
+LANES_MAX = 100_000  # looked at for what holds them: some two seconds, a slice at a time
+LANES_SLICE = 2_000  # some 30 ms
 _CALL = "status"
+_Placed = tuple[Lanes, Lane]
 _STATES = ("ready", "scheduled", "running", "done", "dead", "cancelled", "expired")
 
 
@@ -70,6 +75,7 @@ def files_status(disk: Disk, reader: "Reader") -> dict[str, Any]:
         "runs_nothing": None,
         "zombies": 0,
         "held": None,
+        "held_is_cut": False,
         "places": None,
         "closed_breakers": None,
         **_house_of_files(disk, reader, now_ms),
@@ -132,40 +138,64 @@ def _standing(runtime: "Runtime") -> dict[str, Any]:
         guards, now_ms = runtime.attempts.admission.guards, runtime.host.now_ms
         kept = _house(guards.pauses, guards.circuits, now_ms)
         open_names = {breaker["name"] for breaker in kept["breakers"]}
-        kept["closed_breakers"] = sorted({*guards.declared, *guards.circuits} - open_names)
-        return {"held": held_tickets(runtime), "places": _places(runtime), **kept}
+        closed = sorted({*guards.declared, *guards.circuits} - open_names)
+        return {"places": _places(runtime), **kept, "closed_breakers": closed}
 
+    held = _held(runtime)
     try:
-        return runtime.levers.ask(look, sees_breakers=True)
+        return held | runtime.levers.ask(look, sees_breakers=True)
     except StoreError as error:
-        return {"held": None, "places": None, "closed_breakers": None, **_unknown(error)}
+        unknown = {"held": None, "held_is_cut": False, "places": None, "closed_breakers": None}
+        return unknown | _unknown(error)
 
 
-def held_tickets(runtime: "Runtime") -> list[dict[str, Any]]:
-    """Due tickets, about, by the first thing that holds their lane. On the core thread; walks all
-    lanes."""
+def _held(runtime: "Runtime") -> dict[str, Any]:
+    """Some lanes at a time, so that no pass of the core thread waits for long."""
+    call = runtime.host.call
+    lanes: list[_Placed] = call(lambda: lanes_of(runtime))
+    held: Counter[tuple[str, str]] = Counter()
+    for at in range(0, min(len(lanes), LANES_MAX), LANES_SLICE):
+        some = lanes[at : min(at + LANES_SLICE, LANES_MAX)]
+        call(partial(count_held, runtime, some, held))
+    by_count = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+    told = [{"kind": kind, "name": name, "count": count} for (kind, name), count in by_count]
+    return {"held": told, "held_is_cut": len(lanes) > LANES_MAX}
+
+
+def lanes_of(runtime: "Runtime") -> list[_Placed]:
+    """Every lane. On the core thread."""
+    return [
+        (shard.placement.lanes, lane)
+        for shard in runtime.host.open_shards()
+        for lane in shard.placement.lanes.by_key.values()
+    ]
+
+
+def count_held(
+    runtime: "Runtime", some: Sequence[_Placed], held: MutableMapping[tuple[str, str], int]
+) -> None:
+    """Adds their due tickets, about, to the first thing that holds them. On the core thread."""
     host, admission = runtime.host, runtime.attempts.admission
     guards, kinds = admission.guards, runtime.kinds()
-    held: Counter[tuple[str, str]] = Counter()
-    for shard in host.open_shards():
-        lanes = shard.placement.lanes
-        for lane in lanes.by_key.values():
-            task, target = lane.key[0], lane.key[1]
-            rows = 0 if lane.number is None else lanes.rows.get(lane.number, 0)
-            count = len(lane) + len(lane.ranks) + rows
-            kind = kinds.get(task)
-            if kind is None:
-                held["handler", task] += count
-            elif kind not in admission.places:
-                held["place", kind] += count
-            else:
-                plan = guards.plan_of(task, target)
-                times = host.now_ms, host.mono_ms
-                hold = guards.task_hold(plan, *times) or guards.target_hold(plan, *times)
-                if hold is not None:
-                    held[hold.kind, hold.name] += count
-    by_count = sorted(held.items(), key=lambda item: (-item[1], item[0]))
-    return [{"kind": kind, "name": name, "count": n} for (kind, name), n in by_count if n]
+    times = host.now_ms, host.mono_ms
+    for lanes, lane in some:
+        task, target = lane.key[0], lane.key[1]
+        rows = 0 if lane.number is None else lanes.rows.get(lane.number, 0)
+        count = len(lane) + len(lane.ranks) + rows
+        if not count:
+            continue
+        kind = kinds.get(task)
+        by: tuple[str, str] | None = None
+        if kind is None:
+            by = "handler", task
+        elif kind not in admission.places:
+            by = "place", kind
+        else:
+            plan = guards.plan_of(task, target)
+            hold = guards.task_hold(plan, *times) or guards.target_hold(plan, *times)
+            by = None if hold is None else (hold.kind, hold.name)
+        if by is not None:
+            held[by] = held.get(by, 0) + count
 
 
 def _places(runtime: "Runtime") -> dict[str, dict[str, int]]:

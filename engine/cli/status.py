@@ -78,7 +78,8 @@ def _ready_note(facts: dict[str, Any]) -> str:
         if more > 0:
             held.append(f"and {count_text(more)} more")
         count = sum(one["count"] for one in facts["held"])
-        parts.append(f"held {count_text(count)} ({', '.join(held)})")
+        cut = " or more" if facts["held_is_cut"] else ""
+        parts.append(f"held {count_text(count)}{cut} ({', '.join(held)})")
     return "   ".join(parts)
 
 

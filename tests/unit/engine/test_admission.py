@@ -255,3 +255,17 @@ def test_windows_full_of_held_tickets_give_way_to_those_that_may_start() -> None
     assert len(lanes.by_key["other", None, 0].window) >= 2
     assert lanes.total <= SMALL.windows_max + 4
     rig.checked()
+
+
+def test_to_know_that_a_lane_is_held_no_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked of every low lane in each pass, and there may be more targets than plans."""
+    shards, admission = setting(shards=1)
+    monkeypatch.setattr("parkade.guards.PLANS_MAX", 4)
+    admission.guards.pauses["task:plain"] = Pause()
+    for number in range(10):
+        shards[0].rig.submit(task="plain", options=Options(target=f"t{number}"))
+    assert take(admission, shards) == []
+    monkeypatch.setattr(Guards, "_made", lambda *_: pytest.fail("a plan was made"))
+    lanes = [("plain", f"t{number}", 0) for number in range(12)]
+    assert all(admission.is_held(lane) for lane in lanes)
+    assert not admission.is_held(("other", "t1", 0))

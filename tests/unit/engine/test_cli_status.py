@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from kit.faulty import FaultyDisk
 from parkade import Breaker, Engine, Fail, Limit, StorageError, TicketFailed
 from parkade.cli.app import cli
 from parkade.runtime import Runtime
-from parkade.status_facts import held_tickets
+from parkade.status_facts import count_held, lanes_of
 
 
 def run(path: Path) -> Result:
@@ -26,8 +27,9 @@ def facts_of(path: Path) -> Any:
 
 def expect_held(engine: Engine, wanted: set[tuple[str, str, int]]) -> None:
     def is_so(runtime: Runtime) -> bool:
-        found = held_tickets(runtime)
-        return {(one["kind"], one["name"], one["count"]) for one in found} == wanted
+        held: Counter[tuple[str, str]] = Counter()
+        count_held(runtime, lanes_of(runtime), held)
+        return {(*by, count) for by, count in held.items()} == wanted
 
     when(engine, is_so)
 
