@@ -1,7 +1,7 @@
 """Hand-overs that are waited for before anything starts."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from parkade.handing import Handing
 from parkade.shard.outbox import Place
@@ -17,7 +17,7 @@ class Shelf:
             core=SimpleNamespace(epoch=2, outbox=self.outbox),
             host=SimpleNamespace(shard=lambda number: self.receiver if number == 1 else None),
         )
-        self.handing = Handing(self.shard)
+        self.handing = Handing(cast("Any", self.shard))
 
     def is_behind(self, *, arrived: Place) -> bool:
         self.handing._arrived[1] = arrived
