@@ -9,6 +9,7 @@ at the end `done`, and how much memory of its own it took at most, in bytes (Lin
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -44,7 +45,7 @@ class Crowd:
         self.dice = random.Random(seed)
         self.own_bytes_max = 0
         self.kills = 0
-        self._lines = 100  # about as many as one of these processes prints
+        self._lines = 0  # that one of these processes prints when nobody kills it
         with make(path, shards=4, durability="process", run=False, **KEPT) as engine:
             declare(engine, [])
             for _ in engine.submit_many(self._calls(engine)):
@@ -68,28 +69,35 @@ class Crowd:
     def reshard(self, to: int, kills: int) -> None:
         """Deals it to so many shards; killed so many times, and looked at by an engine between."""
         before = existing_manifest(RealDisk(), str(self.path), 0).shards
+        self._count_lines(to)
         for nth in range(kills):
-            self._run(to, self.dice.randrange(self._lines))
+            self._run(self.path, to, self.dice.randrange(self._lines))
             if nth % 2:
                 with make(self.path, shards=None, durability="process", run=False) as engine:
                     stats = engine.stats()
                     assert [shard.status for shard in stats.shards] == ["open"] * len(stats.shards)
                     assert len(stats.shards) in (before, to)
-        assert self._run(to, None)
+        assert self._run(self.path, to, None)
         assert existing_manifest(RealDisk(), str(self.path), 0).shards == to
         assert see(self.path) == self.seen
 
-    def _run(self, to: int, kill_after: int | None) -> bool:
+    def _count_lines(self, to: int) -> None:
+        copy = self.path.with_name("copy")
+        shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*.sock"))
+        assert self._run(copy, to, None)
+        shutil.rmtree(copy)
+
+    def _run(self, path: Path, to: int, kill_after: int | None) -> bool:
         """Whether it came to its end."""
-        command = [sys.executable, "-P", __file__, str(self.path), str(to)]
-        path = os.pathsep.join(part for part in sys.path if part)
+        command = [sys.executable, "-P", __file__, str(path), str(to)]
+        imports = os.pathsep.join(part for part in sys.path if part)
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": imports}
         ) as child:
             assert child.stdout is not None
             for lines, line in enumerate(child.stdout, 1):
                 if line.startswith("done"):
-                    self._lines = max(lines, 10)
+                    self._lines = lines
                     self.own_bytes_max = max(self.own_bytes_max, int(line.split()[1]))
                     return True
                 if kill_after is not None and lines > kill_after:
