@@ -274,8 +274,7 @@ SECOND: dict[Break, str] = {
         "test_a_child_whose_unique_is_taken_answers_as_its_holder_until_that_ends"
     ),
     starts_before_what_was_sent_has_arrived: (
-        "tests/fault/test_handover.py::"
-        "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
+        "tests/unit/engine/test_handing.py::test_what_memory_does_not_hold_yet_is_waited_for_too"
     ),
     children_of_attempts_that_failed: (
         "tests/unit/engine/test_children.py::"
