@@ -28,7 +28,16 @@ SMALL = {
 }
 SMALL_SIZING = tuple(SMALL.get(each.name, each.default) for each in dataclasses.fields(Sizing))
 DEATH = "SIGBUS"
-DISKS = ("cli.doctor", "cli.stat", "cli.verify", "cli.compact", "compacting", "repairing", "reader")
+DISKS = (
+    "cli.source",
+    "cli.doctor",
+    "cli.stat",
+    "cli.verify",
+    "cli.compact",
+    "compacting",
+    "repairing",
+    "reader",
+)
 
 
 class Ended(Exception):
@@ -108,6 +117,7 @@ TOOLS: dict[str, Callable[[Path, Path], None]] = {
     "repair": _repair,
     "repair without manifest": _repair_without_manifest,
     "stat": _command("stat"),
+    "status": _command("status"),
     "doctor": _command("doctor"),
     "verify": _command("verify"),
     "export": _command("export"),
