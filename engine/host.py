@@ -25,7 +25,7 @@ from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
-from parkade.volley import GATHER_S, LINGER_S, Gathering, Volley
+from parkade.volley import LINGER_S, OUTCOME_WAIT_S, OutcomeWait, Volley
 from parkade.waiters import Wakeups
 from parkade.why import gather
 
@@ -76,7 +76,7 @@ class Host:
         self._has_changed_room: bool | None = None
         self.lone_frames = LoneFrames()
         self._volley = Volley()
-        self._gathering = Gathering()
+        self._outcome_wait = OutcomeWait()
         self._read_clocks()
 
     # -------------------------------------------------------------------------- any thread
@@ -158,7 +158,7 @@ class Host:
 
     def start(self) -> None:
         self._is_over = False
-        self._gathering.is_allowed = True
+        self._outcome_wait.is_allowed = True
         self._thread = threading.Thread(target=self._run, name="parkade-core", daemon=True)
         self._thread.start()
 
@@ -187,8 +187,8 @@ class Host:
                 self._event.clear()
                 self._volley.gather()
                 wait_ms = self.step()
-                if self._gathering.is_on:
-                    self._event.wait(GATHER_S)
+                if self._outcome_wait.is_on:
+                    self._event.wait(OUTCOME_WAIT_S)
                 elif wait_ms and not self._await_volley():
                     self.clock.wait(self._event, wait_ms)
         except BaseException as error:
@@ -241,15 +241,15 @@ class Host:
             self.inbox.leave(leaving)
         if self.inbox.valve is not None:
             self._tell_valve(self.inbox.valve)
-        is_more = not self._is_gathering() and self._hand_frames()
+        is_more = not self._waits_for_outcomes() and self._hand_frames()
         self.attempts.send_jobs()
         self.wakeups.send()
         self._check_conditions()
         return 0 if is_more else self._wait_ms()
 
-    def _is_gathering(self) -> bool:
+    def _waits_for_outcomes(self) -> bool:
         """Whether frames wait for the outcomes of the attempts that begin in this pass."""
-        return self._gathering.begins(
+        return self._outcome_wait.begins(
             self.attempts.to_send,
             max((len(shard.records) for shard in self.open_shards()), default=0),
         )
@@ -322,7 +322,7 @@ class Host:
         outcomes = [
             outcome for _ in range(len(self._outcomes)) for outcome in self._outcomes.popleft()
         ]
-        self._gathering.end(len(outcomes))
+        self._outcome_wait.end(len(outcomes))
         if outcomes:
             self.attempts.settle_all(outcomes)
 

@@ -38,13 +38,6 @@ class Inbox:
         if self._closed is not None:
             self._fail_all(self._closed)
 
-    def put_one(self, shard: int, ask: Ask) -> None:
-        """`put` of one."""
-        self._asks.append((shard, ask))
-        self._wake()
-        if self._closed is not None:
-            self._fail_all(self._closed)
-
     def close(self, error: BaseException) -> None:
         """Nobody takes any more: who is there and who still comes gets the error."""
         self._closed = error

@@ -94,7 +94,7 @@ class Submitting:
         conflict = call.options.on_conflict
         command = Submit([draft], [conflict] if conflict else None)
         ask = Ask(command, waiter=waiter, size=size, door_bytes=size)
-        self._inbox.put_one(draft.part % self._shard_count, ask)
+        self._inbox.put([(draft.part % self._shard_count, ask)])
 
     def _answered(
         self, call: Call[Any], draft: Submitted, waiter: ThreadWaiter | LoopWaiter

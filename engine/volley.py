@@ -6,12 +6,12 @@ in one frame: the shards fall out of step, and every ticket pays for a pass. So 
 durable rings, unless one takes much longer than the others.
 """
 
-__all__ = ["GATHER_S", "LINGER_S", "Gathering", "Volley"]
+__all__ = ["LINGER_S", "OUTCOME_WAIT_S", "OutcomeWait", "Volley"]
 
 LINGER_S = 0.001
 """How long a frame that is durable waits to be heard of, at most, for the others."""
 
-GATHER_S = 0.0005
+OUTCOME_WAIT_S = 0.0005
 """How long small frames wait, at most, for outcomes to go along with them."""
 
 RECORDS_MAX = 64  # of a frame that waits: a larger one is worth its write
@@ -48,7 +48,7 @@ class Volley:
         return come < self.count
 
 
-class Gathering:
+class OutcomeWait:
     """Whether small frames wait a moment for the outcomes of the attempts that begin in their pass.
 
     Handlers that take next to no time end while the frames of others are written, and so their

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from stateful import test_sabotage_bookmarks as bookmark_rules
 
 from parkade.asks import Inquiry
 from parkade.checkpoint import Checkpoint
@@ -198,15 +199,7 @@ def a_breaker_that_closed_and_is_open_at_the_next_open(patch: pytest.MonkeyPatch
 
 
 def reads_that_do_not_wait_for_what_they_saw(patch: pytest.MonkeyPatch) -> None:
-    hold = ShardHost.hold
-
-    def held(self: ShardHost, ask: Any, value: Any) -> None:
-        if isinstance(ask.asked, Inquiry):
-            self._release(ask, value)
-        else:
-            hold(self, ask, value)
-
-    patch.setattr(ShardHost, "hold", held)
+    bookmark_rules.answers_that_do_not_wait(patch, Inquiry)
 
 
 def attempts_told_to_stop_before_that_is_durable(patch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,11 @@ def what_is_answered_as_saved_outlives_the_power(shard: Stepped) -> None:
     assert not was_told or saved(shard, serial) == b"one"
 
 
-def answers_that_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+def answers_that_do_not_wait(patch: pytest.MonkeyPatch, kind: type = Bookmark) -> None:
     hold = ShardHost.hold
 
     def held(self: ShardHost, ask: Any, value: Any) -> None:
-        if isinstance(ask.asked, Bookmark):
+        if isinstance(ask.asked, kind):
             self._release(ask, value)
         else:
             hold(self, ask, value)

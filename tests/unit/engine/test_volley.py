@@ -6,13 +6,13 @@ from pathlib import Path
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
 from parkade.shard.ticket import part_of_key
-from parkade.volley import PASSES_WITHOUT, RECORDS_MAX, Gathering, Volley
+from parkade.volley import PASSES_WITHOUT, RECORDS_MAX, OutcomeWait, Volley
 
 
-def allowed() -> Gathering:
-    gathering = Gathering()
-    gathering.is_allowed = True
-    return gathering
+def allowed() -> OutcomeWait:
+    wait = OutcomeWait()
+    wait.is_allowed = True
+    return wait
 
 
 def test_the_last_frame_of_a_volley_rings() -> None:
@@ -32,21 +32,21 @@ def test_a_frame_alone_is_waited_for_by_nobody() -> None:
 
 
 def test_frames_wait_for_outcomes_only_where_attempts_begin_beside_small_frames() -> None:
-    assert not Gathering().begins(5, 5), "without a thread nobody would wait"
-    gathering = allowed()
+    assert not OutcomeWait().begins(5, 5), "without a thread nobody would wait"
+    wait = allowed()
     for attempts, records in ((0, 5), (5, 0), (5, RECORDS_MAX + 1)):
-        assert not gathering.begins(attempts, records) and not gathering.is_on
-    assert gathering.begins(5, RECORDS_MAX) and gathering.is_on
+        assert not wait.begins(attempts, records) and not wait.is_on
+    assert wait.begins(5, RECORDS_MAX) and wait.is_on
 
 
 def test_outcomes_that_do_not_come_at_once_are_not_waited_for_again_soon() -> None:
-    gathering = allowed()
-    assert gathering.begins(4, 1)
-    gathering.end(2)
-    assert not gathering.is_on and gathering.begins(4, 1), "half of them came"
-    gathering.end(1)
-    assert [gathering.begins(4, 1) for _ in range(PASSES_WITHOUT + 1)].count(True) == 1
-    assert gathering.is_on
+    wait = allowed()
+    assert wait.begins(4, 1)
+    wait.end(2)
+    assert not wait.is_on and wait.begins(4, 1), "half of them came"
+    wait.end(1)
+    assert [wait.begins(4, 1) for _ in range(PASSES_WITHOUT + 1)].count(True) == 1
+    assert wait.is_on
 
 
 def test_a_shard_whose_disk_hangs_keeps_no_other_shard_waiting(tmp_path: Path) -> None:
