@@ -22,10 +22,11 @@ from parkade.keeping import Keeping
 from parkade.levers import Levers
 from parkade.lone_frames import LoneFrames
 from parkade.opening import OpenShard
+from parkade.outcome_wait import OUTCOME_WAIT_S, OutcomeWait
 from parkade.shard.commands import Outcome
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
-from parkade.volley import LINGER_S, OUTCOME_WAIT_S, OutcomeWait, Volley
+from parkade.volley import LINGER_S, Volley
 from parkade.waiters import Wakeups
 from parkade.why import gather
 

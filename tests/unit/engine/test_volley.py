@@ -1,4 +1,4 @@
-"""Frames and outcomes that are heard of together, and what bounds the wait for them."""
+"""Frames that are heard of together, and what bounds the wait for them."""
 
 import threading
 from pathlib import Path
@@ -6,13 +6,7 @@ from pathlib import Path
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
 from parkade.shard.ticket import part_of_key
-from parkade.volley import PASSES_WITHOUT, RECORDS_MAX, OutcomeWait, Volley
-
-
-def allowed() -> OutcomeWait:
-    wait = OutcomeWait()
-    wait.is_allowed = True
-    return wait
+from parkade.volley import Volley
 
 
 def test_the_last_frame_of_a_volley_rings() -> None:
@@ -29,24 +23,6 @@ def test_a_frame_alone_is_waited_for_by_nobody() -> None:
     volley = Volley()
     assert not volley.expect(1) and not volley.holds(1)
     assert not volley.expect(0) and not volley.holds(1)
-
-
-def test_frames_wait_for_outcomes_only_where_attempts_begin_beside_small_frames() -> None:
-    assert not OutcomeWait().begins(5, 5), "without a thread nobody would wait"
-    wait = allowed()
-    for attempts, records in ((0, 5), (5, 0), (5, RECORDS_MAX + 1)):
-        assert not wait.begins(attempts, records) and not wait.is_on
-    assert wait.begins(5, RECORDS_MAX) and wait.is_on
-
-
-def test_outcomes_that_do_not_come_at_once_are_not_waited_for_again_soon() -> None:
-    wait = allowed()
-    assert wait.begins(4, 1)
-    wait.end(2)
-    assert not wait.is_on and wait.begins(4, 1), "half of them came"
-    wait.end(1)
-    assert [wait.begins(4, 1) for _ in range(PASSES_WITHOUT + 1)].count(True) == 1
-    assert wait.is_on
 
 
 def test_a_shard_whose_disk_hangs_keeps_no_other_shard_waiting(tmp_path: Path) -> None:
