@@ -180,10 +180,10 @@ ARGS ?=
 bench: $(READY) ## every bench, each one question, beside its marks (ARGS=--small for a glance)
 	@$(BIN)/python -m bench $(ARGS)
 
-bench-full: $(READY) ## the same at the greatest sizes: ten million sleepers; half an hour, 12 GB of disk
+bench-full: $(READY) ## the same at the greatest sizes: ten million sleepers; 20 minutes, 6 GB of disk
 	@$(BIN)/python -m bench --full $(ARGS)
 
-peers: $(READY) ## the same work on other queues, each in an environment of its own; half an hour
+peers: $(READY) ## the same work on other queues, each in an environment of its own; 25 minutes
 	@$(BIN)/python -m bench.peers $(ARGS)
 
 # Run by its file, not by -m: that keeps the root, and so our ./wheel, off the import path.

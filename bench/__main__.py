@@ -2,7 +2,9 @@
 
 The file goes to build/bench/, which `make clean` empties, or to where --to says, and the plots go
 beside it. Two files compare with `python -m bench.compare`. With --write the table and the plots go
-into the documentation too.
+into the documentation too. All scratch directories lie in one, which goes with the command, also
+when it is told to end: ten million sleepers take gigabytes. The benches that ask the same sleepers
+find them there (`bench.garage`).
 """
 
 import argparse
@@ -13,11 +15,13 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.kit import lines, machine
 from bench.pages import BENCHMARKS, put
 from bench.plot import Plot, from_json, svg
+from bench.running import ended_by_signals, started
 
 BENCHES = (
     "floor",
@@ -29,12 +33,13 @@ BENCHES = (
     "crowd",
     "campaign",
     "sleepers",
-    "held",
-    "recovery",
     "growth",
+    "recovery",
+    "held",
     "shards",
     "idle",
 )
+ON_SLEEPERS = ("sleepers", "growth", "recovery")  # of one directory
 RESULTS = Path("build", "bench")
 
 
@@ -43,24 +48,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Every bench in turn.")
     parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
     parser.add_argument("--small", action="store_true", help="the smallest sizes that work")
-    parser.add_argument("--full", action="store_true", help="the greatest sizes: half an hour")
+    parser.add_argument("--full", action="store_true", help="the greatest sizes: a quarter hour")
+    parser.add_argument("--share", type=float, help="of the greatest counts, to try them out")
     parser.add_argument("--runs", type=int, help="runs per figure (default: each bench's own)")
     parser.add_argument("--only", nargs="+", choices=BENCHES, default=BENCHES, metavar="BENCH")
     parser.add_argument("--to", type=Path, help="the JSON file to write")
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md as well")
     given = parser.parse_args(argv)
-    if given.write and (given.small or given.only != BENCHES):
-        parser.error("--write is for figures to quote: every bench, and not --small")
-    passed = [given.directory, *(["--small"] if given.small else [])]
-    passed += ["--full"] if given.full else []
-    passed += [f"--runs={given.runs}"] if given.runs else []
+    if given.write and (given.small or given.share or given.only != BENCHES):
+        parser.error("--write is for figures to quote: every bench, neither --small nor --share")
+    passed = [*(["--small"] if given.small else []), *(["--full"] if given.full else [])]
+    passed += [f"--{name}={vars(given)[name]}" for name in ("runs", "share") if vars(given)[name]]
     started_at = datetime.now(UTC)
     reports: list[dict[str, Any]] = []
-    for bench in given.only:
-        began_s = time.monotonic()
-        report = measured(bench, passed)
-        print(f"{bench} took {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
-        reports.append(report)
+    with (
+        ended_by_signals(),
+        TemporaryDirectory(prefix="parkade-bench-", dir=given.directory) as scratch,
+    ):
+        for bench in given.only:
+            reports.append(measured(bench, scratch, passed))
     print(table(reports))
     file = given.to or kept(started_at)
     result: dict[str, Any] = {
@@ -79,11 +85,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(bench: str, passed: Sequence[str]) -> dict[str, Any]:
+def measured(bench: str, scratch: str, passed: Sequence[str]) -> dict[str, Any]:
     """One bench's report. Raises `CalledProcessError` when it fails; it has said why."""
-    command = [sys.executable, "-m", f"bench.{bench}", "--json", *passed]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    report: dict[str, Any] = json.loads(done.stdout)
+    command = [sys.executable, "-m", f"bench.{bench}", scratch, "--json", *passed]
+    command += [f"--kept={scratch}"] if bench in ON_SLEEPERS else []
+    began_s = time.monotonic()
+    with started(command, stdout=subprocess.PIPE) as process:
+        said, _ = process.communicate()
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    print(f"{bench} took {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+    report: dict[str, Any] = json.loads(said)
     return report
 
 

@@ -23,7 +23,7 @@ from parkade import Call
 
 QUESTION = "What does it take to stop a campaign: one tag's tickets, parked among as many others?"
 
-COUNT_SMALL, COUNT_USUAL = 500, 100_000
+COUNT_SMALL, COUNT_USUAL = 500, 50_000
 PAGES = 50
 
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report_runs(
         asked,
         taken,
-        {"cancel_s": at_most(10, 4)},
+        {"cancel_s": at_most(5, 2)},
         done=(count, len(BODY)),
         notes={"tickets": count},
     )

@@ -37,7 +37,7 @@ QUESTION = "What does a parked crowd that is due in one second do to memory and 
 COUNT_SMALL, COUNT_USUAL, COUNT_FULL = 1_000, 100_000, 1_000_000
 LIVES_SMALL, LIVES_USUAL = 200, 50_000
 STEP_S = 0.1  # between two bystanders
-BYSTANDERS_SMALL, BYSTANDERS_USUAL, BYSTANDERS_FULL = 10, 300, 1_000
+BYSTANDERS_SMALL, BYSTANDERS_USUAL, BYSTANDERS_FULL = 10, 300, 3_000
 LOOK_S = 0.02
 LEAD_S_SMALL, LEAD_S_USUAL = 0.5, 3.0  # to close and to open before they are due
 MB = 1e6
@@ -99,7 +99,7 @@ class Watch:
 
 def run(asked: Options) -> dict[str, float]:
     """Once, on a fresh directory."""
-    count = asked.pick(COUNT_SMALL, COUNT_USUAL, COUNT_FULL)
+    count = asked.counted(COUNT_SMALL, COUNT_USUAL, COUNT_FULL)
     with asked.scratch() as directory:
         taken = beside(asked, directory)
         lead_s = asked.pick(LEAD_S_SMALL, LEAD_S_USUAL)
@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "grown_mb": at_most(200, 100),
         "bystander_late_ms_max": at_most(250, 50),
     }
-    count = asked.pick(COUNT_SMALL, COUNT_USUAL, COUNT_FULL)
+    count = asked.counted(COUNT_SMALL, COUNT_USUAL, COUNT_FULL)
     report_runs(
         asked,
         taken,

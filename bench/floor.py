@@ -44,8 +44,8 @@ class Effort(NamedTuple):
     file_bytes: int
 
 
-USUAL = Effort(1_500, 400, 1.0, 3, FILE_BYTES)  # about five seconds
-BRIEF = Effort(400, 60, 0.3, 1, 32 * MIB)  # under one
+USUAL = Effort(1_500, 400, 0.6, 3, FILE_BYTES)  # about three seconds
+BRIEF = Effort(400, 150, 0.3, 1, 32 * MIB)  # under one
 SMALLEST = Effort(20, 5, 0.02, 1, 8 * MIB)  # shows only that it works
 
 # macOS has no fdatasync.

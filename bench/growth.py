@@ -10,10 +10,10 @@ page       a hundred of the sleepers, going on where the last page ended
 cancel     one parked ticket, its end on disk
 life       submitted, run and ended, each on disk, a thousand at a time; the figure is for one
 
-`..._growth_times` is the cost at the most sleepers over the cost at the fewest.
+`..._growth_times` is the cost at the most sleepers over the cost at the fewest. The most are those
+of `bench.garage`.
 """
 
-import itertools
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.floor import beside
+from bench.garage import Garage, fill, filled, garage_of
 from bench.kit import (
     Options,
     Timer,
@@ -32,16 +33,16 @@ from bench.kit import (
     report_runs,
 )
 from bench.plot import Plot
-from bench.stage import BODY, SLICE, Stage
+from bench.stage import BODY, Stage
 
 QUESTION = "Does an operation cost more when more tickets sleep?"
 
-SIZES_SMALL, SIZES_USUAL = (300, 2_000), (10_000, 300_000)
-SIZES_FULL = (10_000, 100_000, 1_000_000, 10_000_000)
+FEWER_SMALL, FEWER_USUAL = (300,), (10_000,)  # beside the most
+FEWER_FULL = (10_000, 1_000_000)
 TURNS_SMALL, TURNS_USUAL, TURNS_FULL = 2, 12, 40
 EACH_SMALL, EACH_USUAL = 5, 40  # operations in a turn
+PAGES_SMALL, PAGES_USUAL = 2, 10
 BATCH_SMALL, BATCH_USUAL = 100, 1_000  # of bulk and of lives
-SAMPLE = 20_000  # ids to ask for and to cancel
 
 OPERATIONS = ("submit", "bulk", "info", "page", "cancel", "life")
 
@@ -49,22 +50,16 @@ OPERATIONS = ("submit", "bulk", "info", "page", "cancel", "life")
 class Grown:
     """An engine with so many sleepers, of which some are known by their ids."""
 
-    def __init__(self, directory: Path, count: int, each: int, batch: int) -> None:
-        self._stage = Stage(directory).__enter__()
-        self._each, self._batch = each, batch
+    def __init__(self, garage: Garage, asked: Options) -> None:
+        self._garage = garage
+        self._stage = Stage(garage.directory).__enter__()
+        self._each = asked.pick(EACH_SMALL, EACH_USUAL)
+        self._pages = asked.pick(PAGES_SMALL, PAGES_USUAL)
+        self._batch = asked.pick(BATCH_SMALL, BATCH_USUAL)
         self._cursor: str | None = None
         self._dice = random.Random(3)
-        self.ids = self._filled(count)
-        self._stage.park()
-
-    def _filled(self, count: int) -> list[str]:
-        """Submits them; the ids of some, in no order."""
-        engine, calls, ids = self._stage.engine, self._stage.sleepers(count), list[str]()
-        step = max(1, count // SAMPLE)
-        while tickets := engine.submit_many(itertools.islice(calls, SLICE)):
-            ids += [ticket.id for ticket in tickets[::step]]
-        self._dice.shuffle(ids)
-        return ids
+        self._ids = garage.ids()
+        self._dice.shuffle(self._ids)
 
     def submit(self) -> float:
         """Microseconds, like all of these."""
@@ -82,7 +77,7 @@ class Grown:
     def info(self) -> float:
         """Of tickets anywhere in the store."""
         tickets = [
-            self._stage.engine.ticket(self._dice.choice(self.ids)) for _ in range(self._each)
+            self._stage.engine.ticket(self._dice.choice(self._ids)) for _ in range(self._each)
         ]
         return median(micros(ticket.info) for ticket in tickets)
 
@@ -93,11 +88,11 @@ class Grown:
             found = self._stage.engine.find(state="scheduled", limit=100, cursor=self._cursor)
             self._cursor = found.next
 
-        return median(micros(look) for _ in range(self._each))
+        return median(micros(look) for _ in range(self._pages))
 
     def cancel(self) -> float:
         """Each once."""
-        tickets = [self._stage.engine.ticket(self.ids.pop()) for _ in range(self._each)]
+        tickets = [self._stage.engine.ticket(self._ids.pop()) for _ in range(self._each)]
         return median(micros(ticket.cancel) for ticket in tickets)
 
     def life(self) -> float:
@@ -109,8 +104,9 @@ class Grown:
         return timer.micros / self._batch
 
     def close(self) -> None:
-        """Stops the engine."""
+        """Stops the engine; who comes next asks for none that was cancelled here."""
         self._stage.__exit__(None, None, None)
+        self._garage.keep_ids(self._ids)
 
 
 def micros(operation: Callable[[], object]) -> float:
@@ -121,17 +117,29 @@ def micros(operation: Callable[[], object]) -> float:
 
 
 def run(asked: Options) -> dict[str, float]:
-    """All sizes, each in a fresh directory."""
+    """All sizes, each in a directory of its own."""
     with asked.scratch() as directory:
         taken = beside(asked, directory)
-        return taken | asked.apart(measured, asked, directory)
+        garages = [Garage(directory / f"of-{count}", count) for count in fewer(asked)]
+        for garage in garages:
+            asked.apart(fill, garage)
+        return taken | asked.apart(measured, asked, [*garages, filled(asked, directory)])
 
 
-def measured(asked: Options, directory: Path) -> dict[str, float]:
+def fewer(asked: Options) -> list[int]:
+    """How many sleep where it is not the most."""
+    sizes = asked.pick(FEWER_SMALL, FEWER_USUAL, FEWER_FULL)
+    return [size for size in sizes if size < most(asked)]
+
+
+def most(asked: Options) -> int:
+    """How many sleep in the directory that several benches look at."""
+    return garage_of(asked, Path()).count
+
+
+def measured(asked: Options, garages: Sequence[Garage]) -> dict[str, float]:
     """In a process of its own: the medians of all turns."""
-    sizes = asked.pick(SIZES_SMALL, SIZES_USUAL, SIZES_FULL)
-    each, batch = asked.pick(EACH_SMALL, EACH_USUAL), asked.pick(BATCH_SMALL, BATCH_USUAL)
-    grown = {size: Grown(directory / f"of-{size}", size, each, batch) for size in sizes}
+    grown = {garage.count: Grown(garage, asked) for garage in garages}
     costs: dict[tuple[str, int], list[float]] = {}
     for _ in range(asked.pick(TURNS_SMALL, TURNS_USUAL, TURNS_FULL)):
         for name in OPERATIONS:
@@ -140,9 +148,8 @@ def measured(asked: Options, directory: Path) -> dict[str, float]:
     for engine in grown.values():
         engine.close()
     taken = {f"{name}_us_{size}": median(values) for (name, size), values in costs.items()}
-    fewest, most = min(sizes), max(sizes)
     for name in OPERATIONS:
-        growth = taken[f"{name}_us_{most}"] / taken[f"{name}_us_{fewest}"]
+        growth = taken[f"{name}_us_{max(grown)}"] / taken[f"{name}_us_{min(grown)}"]
         taken[f"{name}_growth_times"] = growth
     return taken
 
@@ -165,14 +172,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report."""
     asked = options("growth", QUESTION, argv, runs_usual=1)
     taken = repeat(asked, run)
-    sizes = asked.pick(SIZES_SMALL, SIZES_USUAL, SIZES_FULL)
+    sizes = [*fewer(asked), most(asked)]
     report_runs(
         asked,
         taken,
         {f"{name}_growth_times": at_most(1.5, 1.2) for name in OPERATIONS},
         done=(sizes,),
         notes={"sizes": sizes},
-        plots=[plot_of(sizes, medians(taken, ""))],
+        plots=[plot_of(sizes, medians(taken, ""))] if len(sizes) > 2 else (),
     )
     return 0
 

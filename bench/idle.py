@@ -4,7 +4,8 @@ empty      nothing has ever been submitted
 parked     sleepers on disk, none due for a day
 waiting    tickets due in a minute or more: they are in memory, in the wheel
 
-The engine's processor time over some seconds, after everything has come to rest.
+Each engine's processor time over some seconds, after everything has come to rest. They rest side by
+side: each counts what its own process takes.
 """
 
 import sys
@@ -39,10 +40,12 @@ def run(asked: Options) -> dict[str, float]:
     window_s = asked.pick(WINDOW_S_SMALL, WINDOW_S_USUAL)
     rest_s = asked.pick(0.0, REST_S)
     taken: dict[str, float] = {}
+    counts = asked.pick(COUNTS_SMALL, COUNTS_USUAL)
     with asked.scratch() as directory:
-        for kind, count in asked.pick(COUNTS_SMALL, COUNTS_USUAL).items():
-            garage = directory / kind
-            cpu_s, passes = asked.apart(rest, garage, kind, count, rest_s, window_s)
+        calls = [
+            (directory / kind, kind, count, rest_s, window_s) for kind, count in counts.items()
+        ]
+        for kind, (cpu_s, passes) in zip(counts, asked.abreast(rest, calls), strict=True):
             taken[f"{kind}_cpu_percent"] = 100 * cpu_s / window_s
             taken[f"{kind}_passes_per_s"] = passes / window_s
     return taken

@@ -59,6 +59,8 @@ class Options:
     runs: int
     directory: str
     is_full: bool = False
+    kept: Path | None = None  # a directory of sleepers that benches share (`bench.garage`)
+    share: float = 1.0  # of the greatest counts
 
     def pick(self, small: T, usual: T, full: T | None = None) -> T:
         """A size: `small` shows in a second that the bench works, `usual` measures in seconds, and
@@ -66,6 +68,10 @@ class Options:
         if self.is_small:
             return small
         return full if self.is_full and full is not None else usual
+
+    def counted(self, small: int, usual: int, full: int) -> int:
+        """A number of tickets, like `pick`; of the greatest, the share that was asked for."""
+        return self.pick(small, usual, max(small, round(full * self.share)))
 
     @contextmanager
     def scratch(self) -> Generator[Path, None, None]:
@@ -81,6 +87,14 @@ class Options:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(function, *args, **kwargs).result()
 
+    def abreast(self, function: Callable[..., T], calls: Sequence[Sequence[Any]]) -> list[T]:
+        """The same for several calls at once, each in a process of its own; for what is not held
+        against the clock."""
+        if self.is_small:
+            return [function(*args) for args in calls]
+        with ProcessPoolExecutor(len(calls), mp_context=get_context("spawn")) as pool:
+            return [told.result() for told in [pool.submit(function, *args) for args in calls]]
+
 
 def options(
     bench: str, question: str, argv: Sequence[str] | None = None, *, runs_usual: int = RUNS_USUAL
@@ -92,9 +106,20 @@ def options(
     parser.add_argument("--full", action="store_true", help="the greatest sizes, where it has any")
     parser.add_argument("--json", action="store_true", help="one JSON line and no table")
     parser.add_argument("--runs", type=int, help=f"runs per figure (default: {runs_usual})")
+    parser.add_argument("--kept", type=Path, help="sleepers that are there already, or will be")
+    parser.add_argument("--share", type=float, default=1.0, help="of the greatest counts")
     given = parser.parse_args(argv)
     runs = given.runs or (RUNS_SMALL if given.small else runs_usual)
-    return Options(bench, given.small, given.json, runs, given.directory, given.full)
+    return Options(
+        bench,
+        given.small,
+        given.json,
+        runs,
+        given.directory,
+        given.full,
+        given.kept,
+        given.share,
+    )
 
 
 class Timer:
@@ -207,7 +232,7 @@ def repeat(
     """The figures of several runs by name. Every run returns the same names. The smallest run goes
     before and counts for nothing: it imports, compiles and wakes what the first would else pay."""
     if not asked.is_small:
-        run(replace(asked, is_small=True))
+        run(replace(asked, is_small=True, kept=None))
     taken = [dict(run(asked)) for _ in range(asked.runs)]
     return {name: tuple(one[name] for one in taken) for name in taken[0]}
 

@@ -28,7 +28,7 @@ from parkade import Call
 QUESTION = "What happens when a crowd is due at one moment?"
 
 COUNT_SMALL, COUNT_USUAL = 200, 20_000
-AHEAD_S_SMALL, AHEAD_S_USUAL = 0.3, 2.0  # in which all are submitted
+AHEAD_S_SMALL, AHEAD_S_USUAL = 0.3, 1.2  # in which all are submitted
 PAST_S = 0.05  # closed until so long after the due time
 
 

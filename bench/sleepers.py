@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.floor import beside
+from bench.garage import Garage, garage_of
 from bench.kit import (
     Options,
     Timer,
@@ -40,7 +41,6 @@ from parkade import Attempt
 
 QUESTION = "What do sleepers cost while they sleep: memory, disk, and the next open?"
 
-COUNT_SMALL, COUNT_USUAL, COUNT_FULL = 20_000, 1_000_000, 10_000_000
 PARTS = 10
 DUES_SMALL, DUES_USUAL = 5, 100  # tickets that become due among the sleepers, one after the other
 AHEAD_S = 0.03
@@ -49,32 +49,29 @@ MB = 1e6
 
 
 def run(asked: Options) -> dict[str, float]:
-    """All steps once, on a fresh directory."""
-    count, dues = counted(asked), asked.pick(DUES_SMALL, DUES_USUAL)
+    """All steps once, on a fresh directory, which other benches find filled."""
+    dues, idle_s = asked.pick(DUES_SMALL, DUES_USUAL), asked.pick(IDLE_S_SMALL, IDLE_S_USUAL)
     with asked.scratch() as directory:
         taken = beside(asked, directory)
-        garage = directory / "garage"
-        for place in (garage, directory / "empty"):
+        garage = garage_of(asked, directory)
+        garage.clear()
+        for place in (garage.directory, directory / "empty"):
             asked.apart(empty, place, 0)  # makes it
-        taken |= asked.apart(parked, garage, count)
-        taken["disk_per_sleeper_bytes"] = disk_bytes(garage) / count
-        stores = sum(disk_bytes(store) for store in garage.glob("*/store"))
-        taken["store_per_sleeper_bytes"] = stores / count
-        taken |= asked.apart(opened, garage, count, dues, asked.pick(IDLE_S_SMALL, IDLE_S_USUAL))
+        taken |= asked.apart(parked, garage)
+        taken["disk_per_sleeper_bytes"] = disk_bytes(garage.directory) / garage.count
+        stores = sum(disk_bytes(store) for store in garage.directory.glob("*/store"))
+        taken["store_per_sleeper_bytes"] = stores / garage.count
+        taken |= asked.apart(opened, garage.directory, garage.count, dues, idle_s)
         empty_bytes, late_ms = asked.apart(empty, directory / "empty", dues)
         taken["opened_mb"] = max(0.0, taken["opened_mb"] - empty_bytes / MB)
         taken["due_late_empty_ms_p50"] = late_ms
     return taken
 
 
-def counted(asked: Options) -> int:
-    """How many sleep."""
-    return asked.pick(COUNT_SMALL, COUNT_USUAL, COUNT_FULL)
-
-
-def parked(garage: Path, count: int) -> dict[str, float]:
+def parked(garage: Garage) -> dict[str, float]:
     """In a process of its own: the sleepers' way to the store."""
-    with Stage(garage) as stage:
+    count, ids = garage.count, list[str]()
+    with Stage(garage.directory) as stage:
         stage.engine.submit("noop", {}).result("30s")
         before_bytes = held_bytes()
         parts: list[Timer] = []
@@ -82,7 +79,8 @@ def parked(garage: Path, count: int) -> dict[str, float]:
         with Timer() as timer:
             for _ in range(PARTS):
                 with Timer() as part:
-                    submitted = stage.submit_all(itertools.islice(calls, count // PARTS))
+                    part_calls = itertools.islice(calls, count // PARTS)
+                    submitted = garage.submit(stage, part_calls, ids)
                     stage.park()
                 assert submitted == count // PARTS
                 parts.append(part)
@@ -91,6 +89,7 @@ def parked(garage: Path, count: int) -> dict[str, float]:
         mapped_mb = rss_file_bytes() / MB
     assert stats.scheduled == count, stats
     assert sum(shard.hot for shard in stats.shards) == 0, stats
+    garage.keep_ids(ids)
     return {
         "parked_mb": max(0, after_bytes - before_bytes) / MB,
         "parked_mapped_mb": mapped_mb,
@@ -164,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "open_s": at_most(1, 0.5) if is_full else at_most(0.5, 0.5),
         "idle_cpu_percent": at_most(1, 1),
     }
-    count = counted(asked)
+    count = garage_of(asked, Path()).count
     report_runs(
         asked,
         taken,

@@ -190,11 +190,11 @@ def load(driver: Driver, asked: Figures) -> Figures:
         raise NotOffered("no delays")
     now, dues = time.time(), random.Random(7)
     loaded, start_s = 0, time.perf_counter()
-    while loaded < asked["sleepers"] and time.perf_counter() - start_s < asked["patience"]:
+    while loaded < asked["sleepers"] and time.perf_counter() - start_s < asked["load_s"]:
         due = now + dues.uniform(DAY_S, YEAR_S)
         put(driver, payloads(loaded, CHUNK), [due + 0.001 * n for n in range(CHUNK)])
         loaded += CHUNK
-    return {"sleepers": loaded, "load_per_s": loaded / (time.perf_counter() - start_s)}
+    return {"asleep": loaded, "load_per_s": loaded / (time.perf_counter() - start_s)}
 
 
 def rest(driver: Driver, asked: Figures) -> Figures:

@@ -9,8 +9,6 @@ from typing import Any
 from bench.kit import rounded
 from bench.peers.environments import OURS, PEERS
 
-NONE = "-"
-
 
 @dataclass
 class Results:
@@ -18,7 +16,9 @@ class Results:
 
     taken: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    slow: set[tuple[str, str]] = field(default_factory=set)
     floors: list[dict[str, float]] = field(default_factory=list)
+    machine: Mapping[str, Any] = field(default_factory=dict)
     server: str = ""
 
     def add(self, queue: str, stage: str, figures: dict[str, Any]) -> None:
@@ -28,14 +28,14 @@ class Results:
     def as_json(
         self,
         started_at: datetime,
-        machine: Mapping[str, Any],
         sizes: Mapping[str, Any],
         small: bool,
     ) -> dict[str, Any]:
         """Everything, with medians beside the single values."""
         return {
             "at": started_at.isoformat(),
-            "machine": dict(machine),
+            "machine": dict(self.machine),
+            "runs": len(self.floors),
             "server": self.server,
             "sizes": dict(sizes),
             "small": small,
@@ -64,54 +64,92 @@ def medians(stages: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]
     return found
 
 
+Found = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Row:
     """A line of the table: one thing that all were asked to do."""
 
     title: str
     stage: str
-    cell: Callable[[Mapping[str, Any]], str]
+    cell: Callable[[Found], str]
+    order: Callable[[Found], tuple[float, ...]]
+    """The least is the best."""
+    is_in_readme: bool = True
 
 
-def rate(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """A cell with so many a second."""
-    return lambda found: f"{rounded(found[name]):,.0f}"
+def rate(title: str, stage: str, name: str) -> Row:
+    """A line of so many a second."""
+    return Row(title, stage, lambda found: f"{rounded(found[name]):,.0f}", most(name))
 
 
-def number(name: str, unit: str, digits: int = 1) -> Callable[[Mapping[str, Any]], str]:
-    """A cell with a figure of some digits."""
-    return lambda found: f"{found[name]:,.{digits}f} {unit}"
+def number(title: str, name: str, unit: str, digits: int, *, is_in_readme: bool = True) -> Row:
+    """A line about the sleepers, with a figure of some digits."""
+
+    def cell(found: Found) -> str:
+        few = "" if is_loaded(found) else f" ({found['asleep']:,.0f} asleep)"
+        return f"{found[name]:,.{digits}f} {unit}{few}"
+
+    return Row(title, "sleepers", cell, least(name), is_in_readme)
 
 
-def pair(first: str, second: str, unit: str) -> Callable[[Mapping[str, Any]], str]:
-    """A cell with two figures, as a median and a tail."""
-    return lambda found: f"{found[first]:.1f} / {found[second]:.1f} {unit}"
+def losses(title: str, stage: str) -> Row:
+    """A line of lost and repeated jobs; to repeat one is better than to lose one."""
+    lost, twice = f"{stage}_lost", f"{stage}_twice"
+    return Row(
+        title,
+        stage,
+        lambda found: f"{found[lost]:.0f} / {found[twice]:.0f}",
+        least(lost, twice),
+        is_in_readme=False,
+    )
 
 
-def crowd(found: Mapping[str, Any]) -> str:
+def least(*names: str) -> Callable[[Found], tuple[float, ...]]:
+    """The order in which the smallest is the best."""
+    return lambda found: tuple(found[name] for name in names)
+
+
+def most(name: str) -> Callable[[Found], tuple[float, ...]]:
+    """The order in which the greatest is the best."""
+    return lambda found: (-found[name],)
+
+
+def start(found: Found) -> str:
+    """A median and a tail."""
+    return f"{found['start_ms_p50']:.1f} / {found['start_ms_p99']:.1f} ms"
+
+
+def crowd(found: Found) -> str:
     """How long the crowd took, and how many of it ran where not all did."""
     took = f"{found['wake_s']:.1f} s"
-    all_there = found["wake_ran"] >= found["crowd"]
-    return took if all_there else f"{found['wake_ran']:,.0f} in {took}"
+    return took if is_awake(found) else f"{found['wake_ran']:,.0f} in {took}"
 
 
-def losses(stage: str) -> Callable[[Mapping[str, Any]], str]:
-    """Lost and repeated jobs."""
-    return lambda found: f"{found[f'{stage}_lost']:.0f} / {found[f'{stage}_twice']:.0f}"
+def is_awake(found: Found) -> bool:
+    """Whether the whole crowd ran."""
+    return bool(found["wake_ran"] >= found["crowd"])
 
 
+def is_loaded(found: Found) -> bool:
+    """Whether there was time for all of the sleepers."""
+    return bool(found["asleep"] >= found["sleepers"])
+
+
+WHOLE: Mapping[str, Callable[[Found], bool]] = {"wake": is_awake, "sleepers": is_loaded}
 ROWS = (
-    Row("submit, one by one, 1/s", "submit", rate("submit_per_s")),
-    Row("submit in bulk, 1/s", "bulk", rate("bulk_per_s")),
-    Row("end to end, no-op, 1/s", "lives", rate("lives_per_s")),
-    Row("submit to start, idle, p50 / p99", "start", pair("start_ms_p50", "start_ms_p99", "ms")),
-    Row("{crowd:,} due at one moment", "wake", crowd),
-    Row("disk for each job asleep", "sleepers", number("disk_bytes", "B", 0)),
-    Row("opened, until it runs a job", "sleepers", number("ready_s", "s", 2)),
-    Row("memory with {sleepers:,} asleep", "sleepers", number("held_mb", "MB", 0)),
-    Row("processor when idle", "sleepers", number("idle_cpu_percent", "%", 1)),
-    Row("`kill -9`, {killed:,} ready: lost or stuck / twice", "kill_queue", losses("kill_queue")),
-    Row("`kill -9`, {killed:,} waking: lost or stuck / twice", "kill_crowd", losses("kill_crowd")),
+    rate("submit, one by one, 1/s", "submit", "submit_per_s"),
+    rate("submit in bulk, 1/s", "bulk", "bulk_per_s"),
+    rate("end to end, no-op, 1/s", "lives", "lives_per_s"),
+    Row("submit to start, idle, p50 / p99", "start", start, least("start_ms_p50", "start_ms_p99")),
+    Row("{crowd:,} due at one moment", "wake", crowd, least("wake_s")),
+    number("disk for each job asleep", "disk_bytes", "B", 0),
+    number("opened, until it runs a job", "ready_s", "s", 2, is_in_readme=False),
+    number("memory with {sleepers:,} asleep", "held_mb", "MB", 0),
+    number("processor when idle", "idle_cpu_percent", "%", 1, is_in_readme=False),
+    losses("`kill -9`, {killed:,} ready: lost or stuck / twice", "kill_queue"),
+    losses("`kill -9`, {killed:,} waking: lost or stuck / twice", "kill_crowd"),
 )
 ABREAST = 5  # queues beside parkade in one table
 
@@ -124,55 +162,38 @@ def page(result: Mapping[str, Any]) -> str:
 
 
 def excerpt(result: Mapping[str, Any]) -> str:
-    """Parkade, and of the others the best in each line."""
-    ours = result["medians"].get(OURS, {})
-    rows = [("", OURS, "the best of the others", "")]
+    """Parkade, and of the others the best in each line; the better of the two is marked."""
+    rows: list[tuple[str, ...]] = [("", OURS, "the best of the others", "")]
+    others = [queue for queue in result["medians"] if queue != OURS]
     for row in ROWS:
-        best = best_of(row, result)
-        if best is not None:
-            rows.append((title(row, result), cell(row, OURS, ours, result), *best))
+        best = best_of(row, result, others)
+        if best and row.is_in_readme:
+            pair = [OURS, best[0]]
+            winners = best_of(row, result, pair)
+            cells = [marked(row, queue, result, winners) for queue in pair]
+            rows.append((title(row, result), *cells, titles()[best[0]]))
     head = (
         f"Medians of one run of `python -m bench.peers` on {machine_line(result)}; jobs of 1,000 "
-        "bytes, each durable (a sync before the answer). [All of it](docs/benchmarks.md), with "
-        "what was set and what the others cannot do."
+        "bytes, each durable (a sync before the answer); the better in bold. "
+        "[All of it](docs/benchmarks.md), with what was set and what the others cannot do."
     )
     return f"{head}\n\n{table(rows)}"
 
 
-BETTER_IF_MORE = {"submit_per_s", "bulk_per_s", "lives_per_s"}
-BEST_BY = {
-    "submit": "submit_per_s",
-    "bulk": "bulk_per_s",
-    "lives": "lives_per_s",
-    "start": "start_ms_p50",
-    "wake": "wake_s",
-}
-
-
-def best_of(row: Row, result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The best other queue's cell and its name; None for a line without an order."""
-    name = BEST_BY.get(row.stage)
-    if row.title.startswith("disk"):
-        name = "disk_bytes"
-    elif row.title.startswith("memory"):
-        name = "held_mb"
-    elif name is None:
-        return None
-    others = {
-        queue: found
-        for queue, found in result["medians"].items()
-        if queue != OURS and name in found and is_whole(row, found, result)
-    }
-    if not others:
-        return None
-    pick = max if name in BETTER_IF_MORE else min
-    best = pick(others, key=lambda queue: others[queue][name])
-    return cell(row, best, others[best], result), titles()[best]
-
-
-def is_whole(row: Row, found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    """Whether a queue did all that the line asks for."""
-    return row.stage != "wake" or found["wake_ran"] >= result["sizes"]["crowd"]
+def best_of(row: Row, result: Mapping[str, Any], queues: Iterable[str]) -> list[str]:
+    """Those of the queues that did best in the line, as far as its figures tell; nobody where
+    less than two did all of it."""
+    ranked: list[tuple[tuple[float, ...], str]] = []
+    for queue in queues:
+        found = found_of(queue, result)
+        if reason(row, found) is None:
+            is_whole = WHOLE.get(row.stage)
+            if is_whole is None or is_whole(found):
+                ranked.append((row.order(found), queue))
+    ranked.sort()
+    cells = [cell(row, queue, result) for _, queue in ranked]
+    ties = [queue for (_, queue), text in zip(ranked, cells, strict=True) if text == cells[0]]
+    return ties if len(ranked) > 1 else []
 
 
 def titles() -> dict[str, str]:
@@ -188,16 +209,13 @@ def tables(result: Mapping[str, Any]) -> list[str]:
 
 
 def grid(queues: Sequence[str], result: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """A column for each queue."""
-    head = ("", *(titles()[queue] for queue in queues))
-    lines = [
-        (
-            title(row, result),
-            *(cell(row, queue, result["medians"][queue], result) for queue in queues),
-        )
-        for row in ROWS
-    ]
-    return [head, *lines]
+    """A column for each queue; the best of each line among all that were measured is marked."""
+    lines = [("", *(titles()[queue] for queue in queues))]
+    for row in ROWS:
+        winners = best_of(row, result, result["medians"])
+        cells = (marked(row, queue, result, winners) for queue in queues)
+        lines.append((title(row, result), *cells))
+    return lines
 
 
 def title(row: Row, result: Mapping[str, Any]) -> str:
@@ -205,16 +223,34 @@ def title(row: Row, result: Mapping[str, Any]) -> str:
     return row.title.format(**result["sizes"])
 
 
-def cell(row: Row, queue: str, found: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """A figure, or why there is none."""
-    if row.stage in found.get("lacks", {}):
+def found_of(queue: str, result: Mapping[str, Any]) -> Found:
+    """A queue's figures beside the sizes; none if it was not reached."""
+    return {"lacks": {}, "failed": {}, **result["sizes"], **result["medians"].get(queue, {})}
+
+
+def reason(row: Row, found: Found) -> str | None:
+    """Why a line has no figure of a queue; None if it has."""
+    if row.stage in found["lacks"]:
         return str(found["lacks"][row.stage])
-    if row.stage in found.get("failed", {}):
+    if row.stage in found["failed"]:
         return "failed"
     try:
-        return row.cell({**found, "crowd": result["sizes"]["crowd"]})
+        row.order(found)
     except KeyError:
-        return NONE
+        return "not measured"
+    return None
+
+
+def cell(row: Row, queue: str, result: Mapping[str, Any]) -> str:
+    """A figure, or why there is none."""
+    found = found_of(queue, result)
+    return reason(row, found) or row.cell(found)
+
+
+def marked(row: Row, queue: str, result: Mapping[str, Any], winners: Sequence[str]) -> str:
+    """The same, in bold for who did best."""
+    text = cell(row, queue, result)
+    return f"**{text}**" if queue in winners else text
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
@@ -243,20 +279,24 @@ def circumstances(result: Mapping[str, Any]) -> str:
     floor, sizes = result["floor"], result["sizes"]
     small = (
         "**The smallest sizes: these show that it works, not how fast it is.** "
-        if (result["small"])
+        if result["small"]
         else ""
     )
+    runs = f"{result['runs']} run{'s' if result['runs'] > 1 else ''}"
     return (
-        f"{small}Measured {result['at'][:10]} on {machine_line(result)}; {sizes['runs']} runs, "
-        f"medians, the queues taking turns. The floor of the same run: a sync of 4 KiB "
-        f"{floor['sync_us_p50']:.0f} µs (p99 {floor['sync_us_p99']:.0f}), three in a row "
+        f"{small}Measured {result['at'][:10]} on {machine_line(result)}. In bold: the best of a "
+        f"line, in all tables. Rates and times are medians of {runs}, the queues taking turns; "
+        f"sleepers and kills were measured once, and a stage that took a queue more "
+        f"than {sizes['slow_s']:.0f} s was not repeated for it. The floor of the same run: a sync "
+        f"of 4 KiB {floor['sync_us_p50']:.0f} µs (p99 {floor['sync_us_p99']:.0f}), three in a row "
         f"{floor['triple_us_p50']:.0f} µs. Jobs have 1,000 bytes and a handler that does nothing "
         f"(1 ms where it is killed). End to end counts from the first submit to the last handler's "
         f"return, submitter and worker in one process; parkade's to the last end on disk. A crowd "
-        f"counts from its due time; sleepers are due over a year. Disk is all that is allocated "
-        f"after an orderly close, memory is `RssAnon` with the worker running, and a server's "
-        f"processes count for its queues, its shared buffers and its write-ahead log do not. "
-        f"*Lost or stuck* is what had not run {sizes['after_s']:.0f} s after the next start."
+        f"counts from its due time; sleepers are due over a year, and were submitted for "
+        f"{sizes['load_s']:.0f} s at most. Disk is all that is allocated after an orderly close, "
+        f"memory is `RssAnon` with the worker running, and a server's processes count for its "
+        f"queues, its shared buffers and its write-ahead log do not. *Lost or stuck* is what had "
+        f"not run {sizes['after_s']:.0f} s after the next start."
     )
 
 

@@ -69,8 +69,8 @@ def running(directory: Path) -> Iterator[Server]:
 
     checked(command("initdb", "-U", "bench", "-A", "trust", "-E", "UTF8"), account)
     log = str(directory / "log")
-    checked(command("pg_ctl", "-w", "-t", START_S, "-l", log, "-o", settings, "start"), account)
     try:
+        checked(command("pg_ctl", "-w", "-t", START_S, "-l", log, "-o", settings, "start"), account)
         pid = int((cluster / "postmaster.pid").read_text(encoding="ascii").split("\n")[0])
         yield Server(binaries, directory, pid, account)
     finally:

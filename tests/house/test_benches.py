@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from house.import_tree import ROOT
 from house.source import Source, sources
 
 # What the benches share, the command that runs all of them, and the one that compares two runs.
-BESIDE = {"kit", "stage", "plot", "pages", "__main__", "compare"}
+BESIDE = {"kit", "stage", "garage", "running", "plot", "pages", "__main__", "compare"}
 
 
 def is_bench(source: Source) -> bool:
@@ -100,6 +101,64 @@ def test_the_peers_are_asked_for_the_same_work_by_one_command(tmp_path: Path) ->
     assert found["lives_per_s"] > 0
     assert found["kill_queue_lost"] == 0
     assert "end to end, no-op, 1/s" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "left"),
+    [
+        ("bench {0} --small --only growth recovery", "growth took", "parkade-bench-*/of-*.ids"),
+        (
+            "bench.peers {0} --small --to {0}/p.json --only --stages submit lives kill_queue",
+            "submit ",
+            "p.json",
+        ),
+    ],
+)
+def test_a_bench_that_is_told_to_end_takes_its_directories_away_and_leaves_what_it_has(
+    command: str, said: str, left: str, tmp_path: Path
+) -> None:
+    module = [sys.executable, "-m", *command.format(tmp_path).split()]
+    with subprocess.Popen(module, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while (line := process.stderr.readline()) and said not in line:
+            pass
+        assert list(tmp_path.glob(left))
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    if left == "p.json":
+        assert "submit, one by one" in told(tmp_path / left)
+
+
+def told(result: Path) -> str:
+    """The tables of a run of the peers that is over."""
+    command = [sys.executable, "-m", "bench.peers", "--result", str(result)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_tables_of_peers_mark_the_best_and_say_what_is_missing(tmp_path: Path) -> None:
+    medians: dict[str, dict[str, Any]] = {
+        "parkade": {"submit_per_s": 900, "wake_s": 1.0, "wake_ran": 50},
+        "huey": {"submit_per_s": 1_000, "wake_s": 0.1, "wake_ran": 49},
+        "dbos": {"lacks": {"submit": "no submit"}, "wake_s": 2.0, "wake_ran": 50},
+    }
+    for queue, lost in (("parkade", 0), ("huey", 3), ("dbos", 0)):
+        medians[queue] = {"lacks": {}, "failed": {}, **medians[queue]}
+        medians[queue] |= {"kill_queue_lost": lost, "kill_queue_twice": 2 if lost == 0 else 0}
+    sizes = {"crowd": 50, "sleepers": 9, "killed": 7, "slow_s": 1, "load_s": 1, "after_s": 1}
+    about = {"cpus": 2, "arch": "a", "system": "s", "python": "3", "load_1m": 0}
+    result = {"at": "2026-11-30", "machine": about, "sizes": sizes, "small": False, "runs": 1}
+    floor = dict.fromkeys(("sync_us_p50", "sync_us_p99", "triple_us_p50"), 1.0)
+    result |= {"floor": floor, "medians": medians, "skipped": {}, "server": ""}
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(result), encoding="utf-8")
+    lines = [line.strip("|").split("|") for line in told(file).splitlines() if line[:1] == "|"]
+    table = {title.strip(): [cell.strip() for cell in cells] for title, *cells in lines}
+    assert table["submit, one by one, 1/s"] == ["900", "**1,000**", "no submit"]
+    assert table["50 due at one moment"] == ["**1.0 s**", "49 in 0.1 s", "2.0 s"]
+    assert table["`kill -9`, 7 ready: lost or stuck / twice"] == ["**0 / 2**", "3 / 0", "**0 / 2**"]
+    assert table["submit in bulk, 1/s"] == ["not measured"] * 3
 
 
 def loaded(name: str) -> Any:
