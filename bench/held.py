@@ -28,9 +28,9 @@ from bench.kit import (
     rss_anon_bytes,
 )
 from bench.stage import BODY, Stage
-from parkade import Breaker, Call, admission
+from parkade import Breaker, Call, queues
 
-Post: Any = vars(admission)["_Post"]  # looked into: how many heads a pass visits
+Post: Any = vars(queues)["Post"]  # looked into: how many heads a pass visits
 QUESTION = "What do tickets cost that one open breaker holds: memory, and the lives of others?"
 
 COUNT_SMALL, COUNT_USUAL, COUNT_FULL = 6_000, 300_000, 1_000_000

@@ -6,38 +6,32 @@ it, and after a long row of one task to another's (`Turns`); a ticket gets all i
 (docs/architecture.md, Admission and attempts).
 
 The lanes of one task and target, of whatever shard and priority, are held by the same things: they
-make up a `_Queue`. A queue that is held is put under what holds it and is not looked at again
+make up a `Queue`. A queue that is held is put under what holds it and is not looked at again
 before that changes, and a task that is held keeps all its queues from being looked at. So the work
 of a pass depends on what has changed, and not on how much is held.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
-import msgspec
-
-from parkade.guards import Guards, Hold, Permit, Plan
+from parkade.crowd import CROWD_MIN, crowd_of
+from parkade.guards import Guards, Hold, Permit
 from parkade.limits import START_BATCH_MAX
+from parkade.queues import Held, Owner, Post, Queue, TaskQueues
 from parkade.ranking import Rank, Ranking
+from parkade.shard.crowd import take_first
 from parkade.shard.keys import CLOCK, SUSPECT
+from parkade.shard.lane import RANK_MAX, SERIAL_MASK
 from parkade.shard.lanes import Lane
 from parkade.shard.placement import Placement
 from parkade.shard.retry import expiry_of, is_late
 from parkade.shard.ticket import Ticket
 from parkade.turns import Turns
 
-__all__ = ["Admission", "Handlers", "Pick", "ShardLanes"]
-
-
-class Pick(msgspec.Struct, frozen=True, gc=False):
-    """A ticket with a place in hand, and all else that it needs."""
-
-    shard: int
-    serial: int
-    kind: str
-    permit: Permit
+__all__ = ["Admission", "Handlers", "ShardLanes"]
 
 
 class Handlers(Protocol):
@@ -55,80 +49,6 @@ class ShardLanes(Protocol):
     def placement(self) -> Placement: ...
 
 
-class _Owner:
-    """The lanes of one shard, for as long as its memory lives. `is_open`: it takes starts now."""
-
-    __slots__ = ("is_current", "is_open", "lanes", "number", "placement", "posts", "shelf")
-
-    def __init__(self, number: int, placement: Placement) -> None:
-        self.number = number
-        self.placement = placement
-        self.lanes = placement.lanes
-        self.posts: dict[Lane, _Post] = {}
-        self.shelf: set[_Post] = set()  # met while it took no starts
-        self.is_current = True
-        self.is_open = True
-
-
-class _Post:
-    """One lane in its queue."""
-
-    __slots__ = ("lane", "listed", "order", "owner", "queue")
-
-    def __init__(self, owner: _Owner, lane: Lane, queue: "_Queue") -> None:
-        self.owner = owner
-        self.lane = lane
-        self.order = -lane.priority
-        self.queue = queue
-        self.listed: Rank | None = None
-
-    def head(self) -> Rank | None:
-        owner, window = self.owner, self.lane.window
-        if not window or not owner.is_current or self.lane in owner.lanes.passed:
-            return None
-        if not owner.is_open:
-            owner.shelf.add(self)
-            return None
-        return self.order, window[0]
-
-
-class _Queue:
-    """The lanes of one task and target."""
-
-    __slots__ = ("hold", "key", "listed", "plan", "posts", "size", "task")
-
-    def __init__(self, key: tuple[str, str | None], task: "_Task", plan: Plan) -> None:
-        self.key = key
-        self.task = task
-        self.plan = plan
-        self.posts: Ranking[_Post] = Ranking()
-        self.size = 0  # lanes that are not empty
-        self.hold: Hold | None = None
-        self.listed: Rank | None = None
-
-    def head(self) -> Rank | None:
-        return self.posts.head()
-
-
-class _Task:
-    """The queues of one task that no target holds."""
-
-    __slots__ = ("hold", "kind", "listed", "plan", "queues")
-
-    def __init__(self, kind: str, plan: Plan) -> None:
-        self.kind = kind  # empty: there is no handler, or no place for it
-        self.plan = plan
-        self.queues: Ranking[_Queue] = Ranking()
-        self.hold: Hold | None = None
-        self.listed: Rank | None = None
-
-    def head(self) -> Rank | None:
-        return self.queues.head()
-
-
-_Held = _Queue | _Task
-
-
 class Admission:
     """Counts what is in use and hands out what is free."""
 
@@ -139,23 +59,23 @@ class Admission:
         self.used = dict.fromkeys(places, 0)
         self.guards = guards or Guards()
         self._handlers = handlers
-        self._owners: dict[int, _Owner] = {}
+        self._owners: dict[int, Owner] = {}
         self._count = count()
         self._clocks = (0, 0)  # wall, monotonic: of the last look
         self.suspect_running: tuple[int, int] | None = None  # (shard, serial)
         self.thinned: set[int] = set()  # shards some of whose windows may want a refill
         self.lag_ms = 0
-        self._key_timers: list[tuple[int, int, _Owner, str]] = []
+        self._key_timers: list[tuple[int, int, Owner, str]] = []
         self._keys_timed: set[tuple[int, str]] = set()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._tasks: dict[str, _Task] = {}
-        self._queues: dict[tuple[str, str | None], _Queue] = {}
-        self._ready: dict[str, Ranking[_Task]] = {kind: Ranking() for kind in self.places}
-        self._held: dict[tuple[str, str], set[_Held]] = {}
+        self._tasks: dict[str, TaskQueues] = {}
+        self._queues: dict[tuple[str, str | None], Queue] = {}
+        self._ready: dict[str, Ranking[TaskQueues]] = {kind: Ranking() for kind in self.places}
+        self._held: dict[tuple[str, str], set[Held]] = {}
         self._timers: tuple[list[_Timer], list[_Timer]] = ([], [])  # wall, monotonic
-        self._turns: Turns[_Task] = Turns()
+        self._turns: Turns[TaskQueues] = Turns()
         self.is_stirred = True  # something may start that could not at the last look
 
     @property
@@ -170,8 +90,9 @@ class Admission:
         now_ms: int,
         mono_ms: int | None = None,
         settled_ms: int | None = None,
-    ) -> Iterator[Pick]:
-        """Tickets to start, best first, while there is what they need; at most a batch at a time.
+    ) -> Iterator[Permit]:
+        """Tickets to start, best first, with what they need, while it is there; at most a batch at
+        a time.
 
         `shards` are those that take starts. `mono_ms` and `settled_ms` None: like the wall clock.
         """
@@ -184,9 +105,9 @@ class Admission:
             if queue is None:
                 self.is_stirred = False
                 return
-            for permit in self._take_from(queue, left):
-                left -= 1
-                yield Pick(permit.shard, permit.serial, permit.kind, permit)
+            taken = self._take_from(queue, left)
+            left -= len(taken)
+            yield from taken
 
     def _look(
         self, now_ms: int, mono_ms: int, settled_ms: int | None, shards: Sequence[ShardLanes]
@@ -211,7 +132,7 @@ class Admission:
         owner = self._owners.get(number)
         if owner is None or owner.placement is not placement:
             self.shard_is_gone(number)
-            owner = self._owners[number] = _Owner(number, placement)
+            owner = self._owners[number] = Owner(number, placement)
             placement.lanes.watch(_Gate(self, owner))
         owner.is_open = True
         if owner.shelf:
@@ -219,7 +140,7 @@ class Admission:
             for post in shelf:
                 self._note_post(post)
 
-    def _first_queue(self) -> _Queue | None:
+    def _first_queue(self) -> Queue | None:
         """Where the ticket waits that goes first of all that nothing holds."""
         now_ms, mono_ms = self._clocks
         while True:
@@ -239,8 +160,8 @@ class Admission:
             task.queues.remove_first()
             self._put_under(queue, hold)
 
-    def _first_task(self) -> _Task | None:
-        best: _Task | None = None
+    def _first_task(self) -> TaskQueues | None:
+        best: TaskQueues | None = None
         for kind, ranking in self._ready.items():
             if self.used[kind] < self.places[kind]:
                 task = ranking.first()
@@ -250,7 +171,7 @@ class Admission:
             return self._turns.next(best, self._ready[best.kind].first_but_one())
         return best
 
-    def _take_from(self, queue: _Queue, most: int) -> list[Permit]:
+    def _take_from(self, queue: Queue, most: int) -> list[Permit]:
         """The first of a queue, and those behind it that go before all others: in this round what
         holds the others does not change. One at a time where there is something to count."""
         kind, is_counted = queue.task.kind, self.guards.is_counted(queue.plan)
@@ -260,6 +181,8 @@ class Admission:
         bound = self._bound(task) if is_first else None
         most = min(most, self._turns.left(task)) if is_first else 1
         taken: list[Permit] = []
+        if most >= CROWD_MIN and not self.lag_ms and self.guards.is_plain(queue.plan):
+            taken = self._take_crowd(queue, most, bound)
         while len(taken) < most and self.used[kind] < self.places[kind]:
             post = queue.posts.first()
             if post is None or (bound is not None and bound < _rank(post)):
@@ -273,7 +196,31 @@ class Admission:
             self._turns.note(task, len(taken))
         return taken
 
-    def _bound(self, task: _Task) -> Rank | None:
+    def _take_crowd(self, queue: Queue, most: int, bound: Rank | None) -> list[Permit]:
+        """Those of `_take_from` at once, up to the first of which there is more to be said."""
+        kind, plan = queue.task.kind, queue.plan
+        most = min(most, self.places[kind] - self.used[kind])
+        first = queue.posts.first()
+        if first is None or most < CROWD_MIN:
+            return []
+        before = RANK_MAX
+        if bound is not None and bound[0] <= first.order:
+            before = bound[1] if bound[0] == first.order else 0
+        posts = [p for p in queue.posts.all() if p.order == first.order and p.head() is not None]
+        crowd = crowd_of(posts, most, before, self._clocks[0])
+        if len(crowd) < CROWD_MIN:
+            return []
+        for post, count_of in Counter([post for _, post in crowd]).items():
+            take_first(post.owner.lanes, post.lane, count_of)
+            self._note_fresh(post.owner)
+        self.used[kind] += len(crowd)
+        self.guards.begin_plain(plan, len(crowd), self._clocks[1])
+        return [
+            Permit(post.owner.number, rank & SERIAL_MASK, kind, plan, None, is_plain=True)
+            for rank, post in crowd
+        ]
+
+    def _bound(self, task: TaskQueues) -> Rank | None:
         """Before which rank nobody outside of the first queue of this task, the first one, goes."""
         ranks = [task.queues.second()]
         for kind, ranking in self._ready.items():
@@ -281,7 +228,7 @@ class Admission:
                 ranks.append(ranking.second() if kind == task.kind else ranking.head())
         return min((rank for rank in ranks if rank is not None), default=None)
 
-    def _take_first(self, post: _Post) -> tuple[Permit | None, bool]:
+    def _take_first(self, post: Post) -> tuple[Permit | None, bool]:
         """The first of a lane, if it is still the best of all once those who may not start have
         stepped aside; and whether the heads of all other lanes are what they were."""
         owner, lane, queue = post.owner, post.lane, post.queue
@@ -322,6 +269,16 @@ class Admission:
                 owner.lanes.hand_on(SUSPECT)
         self.is_stirred = True
 
+    def release_plain(self, permit: Permit, count: int) -> None:
+        """`release` of so many plain ones that are like this one."""
+        kind = permit.kind
+        self.used[kind] -= count
+        assert self.used[kind] >= 0, (kind, self.used)
+        freed = self.guards.end_plain(permit.plan, count)
+        if self._held:
+            self.wake(*freed)
+        self.is_stirred = True
+
     def undo(self, permit: Permit, now_ms: int) -> None:
         """Its attempt never began: rates count it no more."""
         self.guards.undo(permit)
@@ -360,7 +317,7 @@ class Admission:
 
     # --------------------------------------------------------------------------------- noting
 
-    def _note_fresh(self, owner: _Owner, known: Lane | None = None) -> bool:
+    def _note_fresh(self, owner: Owner, known: Lane | None = None) -> bool:
         """Lanes whose heads have changed since the last time; True: none but that one."""
         is_known = True
         for lane in owner.lanes.take_fresh():
@@ -368,7 +325,7 @@ class Admission:
             is_known = is_known and lane is known
         return is_known
 
-    def _note(self, owner: _Owner, lane: Lane) -> None:
+    def _note(self, owner: Owner, lane: Lane) -> None:
         post = owner.posts.get(lane)
         if not lane.window:
             if post is not None:
@@ -379,14 +336,14 @@ class Admission:
             task, target, _ = lane.key
             queue = self._queue(task, target)
             queue.size += 1
-            post = owner.posts[lane] = _Post(owner, lane, queue)
+            post = owner.posts[lane] = Post(owner, lane, queue)
         self._note_post(post)
 
-    def _note_post(self, post: _Post) -> None:
+    def _note_post(self, post: Post) -> None:
         if post.queue.posts.note(post):
             self._list(post.queue)
 
-    def _list(self, queue: _Queue) -> None:
+    def _list(self, queue: Queue) -> None:
         """Puts a queue, and its task, where they are found if they may start."""
         if queue.hold is None:
             task = queue.task
@@ -394,7 +351,7 @@ class Admission:
                 self._ready[task.kind].note(task)
             self.is_stirred = True
 
-    def _queue(self, task_name: str, target: str | None) -> _Queue:
+    def _queue(self, task_name: str, target: str | None) -> Queue:
         queue = self._queues.get((task_name, target))
         if queue is None:
             plan = self.guards.plan_of(task_name, target)
@@ -403,11 +360,11 @@ class Admission:
                 kind = self._handlers.kinds().get(task_name, "")
                 if kind not in self.places:
                     kind = ""  # no place will ever be free: held like what has no handler
-                task = self._tasks[plan.task] = _Task(kind, plan)
-            queue = self._queues[task_name, target] = _Queue((task_name, target), task, plan)
+                task = self._tasks[plan.task] = TaskQueues(kind, plan)
+            queue = self._queues[task_name, target] = Queue((task_name, target), task, plan)
         return queue
 
-    def _shrink(self, queue: _Queue) -> None:
+    def _shrink(self, queue: Queue) -> None:
         """One lane of the queue is empty. A queue without any is forgotten, unless it is held: then
         when it is let go."""
         queue.size -= 1
@@ -416,7 +373,7 @@ class Admission:
 
     # ---------------------------------------------------------------------------------- holds
 
-    def _put_under(self, held: _Held, hold: Hold) -> None:
+    def _put_under(self, held: Held, hold: Hold) -> None:
         """Something does not come up again before what holds it changes."""
         held.hold = hold
         self._held.setdefault((hold.kind, hold.name), set()).add(held)
@@ -427,9 +384,9 @@ class Admission:
                     timers[:] = [timer for timer in timers if timer[2].hold is timer[3]]
                     heapq.heapify(timers)
 
-    def _let_go(self, held: _Held) -> None:
+    def _let_go(self, held: Held) -> None:
         held.hold = None
-        if isinstance(held, _Queue):
+        if isinstance(held, Queue):
             if held.size:
                 self._list(held)
             else:
@@ -472,7 +429,7 @@ class Admission:
 
     # ------------------------------------------------------------------------ tickets by themselves
 
-    def reason_of(self, owner: _Owner, ticket: Ticket) -> str | int | None:
+    def reason_of(self, owner: Owner, ticket: Ticket) -> str | int | None:
         """Why a ticket by itself may not start. See `StartGate`."""
         if ticket.is_suspect and self.suspect_running is not None:
             return SUSPECT
@@ -566,7 +523,7 @@ class Admission:
         return str(self.places.get(hold.name, ""))
 
 
-_Timer = tuple[int, int, _Held, Hold]
+_Timer = tuple[int, int, Held, Hold]
 
 
 class _Gate:
@@ -574,7 +531,7 @@ class _Gate:
 
     __slots__ = ("_admission", "_owner")
 
-    def __init__(self, admission: Admission, owner: _Owner) -> None:
+    def __init__(self, admission: Admission, owner: Owner) -> None:
         self._admission = admission
         self._owner = owner
 
@@ -594,6 +551,6 @@ class _Gate:
         return self._admission.is_held(lane)
 
 
-def _rank(listed: _Task | _Post) -> Rank:
+def _rank(listed: TaskQueues | Post) -> Rank:
     assert listed.listed is not None
     return listed.listed

@@ -7,18 +7,20 @@ for lost (docs/architecture.md, Admission and attempts).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from parkade import limits
-from parkade.admission import Admission, Pick
+from parkade.admission import Admission
 from parkade.asks import Ask
 from parkade.guards import Permit
 from parkade.policies import RetryPolicy
 from parkade.shard.commands import (
+    AllSettled,
+    AllStarted,
     Answer,
     LostItem,
     Outcome,
@@ -26,6 +28,7 @@ from parkade.shard.commands import (
     Settle,
     SettleLost,
     Start,
+    StartAlike,
     StartItem,
 )
 from parkade.shard.states import PENDING
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
 
 __all__ = ["AttemptRunner", "Attempts", "TaskRules"]
+
+
+ALIKE_MIN = 4
+"""So many starts of one task are one command about all of them."""
 
 
 class AttemptRunner(Protocol):
@@ -73,10 +80,12 @@ class BreakerNotes(Protocol):
 
 class _Attempt(msgspec.Struct, gc=False, eq=False):
     """What an attempt has in hand; None when it was let go. `fence` is -1 until its Started is
-    durable."""
+    durable. `is_out`: it was given to the executors, and its outcome has not come yet."""
 
+    number: int  # of its shard
     permit: Permit | None
     fence: int = -1
+    is_out: bool = False
 
 
 class _Zombie:
@@ -106,8 +115,7 @@ class Attempts:
         self._rules = rules
         self._runner = runner
         self._breakers = breakers
-        self._attempts: dict[tuple[int, int], _Attempt] = {}
-        self._shard_of: dict[int, int] = {}
+        self._attempts: dict[int, _Attempt] = {}  # by serial, which no two shards share
         self._jobs: list[Job] = []
         self._changed: list[str] = []  # breakers, by the outcomes being settled
         self._clock_held: list[tuple[ShardHost, int]] = []
@@ -134,18 +142,20 @@ class Attempts:
         if not self.is_admitting or not self.admission.has_places:
             return
         open_shards = [shard for shard in self._shards if shard.takes_starts]
-        picks: dict[int, list[Pick]] = defaultdict(list)
-        twice: list[Pick] = []
-        for pick in self.admission.take(open_shards, now_ms, mono_ms, settled_ms):
-            held = self._attempts.get((pick.shard, pick.serial))
+        picks: dict[int, list[int]] = defaultdict(list)
+        twice: list[Permit] = []
+        attempts = self._attempts
+        for permit in self.admission.take(open_shards, now_ms, mono_ms, settled_ms):
+            number, serial = permit.shard, permit.serial
+            held = attempts.get(serial)
             if held is not None and held.permit is not None:
                 # Rescheduled while it was in hand: its start is on its way already.
-                twice.append(pick)
+                twice.append(permit)
                 continue
-            self._attempts[pick.shard, pick.serial] = _Attempt(pick.permit)
-            picks[pick.shard].append(pick)
-        for pick in twice:
-            self.admission.undo(pick.permit, now_ms)
+            attempts[serial] = _Attempt(number, permit)
+            picks[number].append(serial)
+        for permit in twice:
+            self.admission.undo(permit, now_ms)
         for number in self.admission.thinned:
             self._shards[number].is_stirred = True
         self.admission.thinned.clear()
@@ -175,31 +185,25 @@ class Attempts:
         self.is_admitting = False
         self.runs_nothing = "the engine stops"
 
-    def _prepare(self, shard: "ShardHost", picks: list[Pick]) -> None:
+    def _prepare(self, shard: "ShardHost", serials: list[int]) -> None:
         """Has the payloads read that are not in memory; what is there starts now."""
-        ready: list[tuple[int, bytes]] = []
-        missing: list[int] = []
-        for pick in picks:
-            payload = shard.core.payload(pick.serial)
-            if payload is None:
-                missing.append(pick.serial)
-            else:
-                ready.append((pick.serial, payload))
+        known = zip(serials, shard.core.payloads(serials), strict=True)
+        ready = {serial: payload for serial, payload in known if payload is not None}
         if ready:
             self._start(shard, ready)
-        if missing:
-            self._fetch(shard, missing)
+        if len(ready) < len(serials):
+            self._fetch(shard, [serial for serial in serials if serial not in ready])
 
     def _fetch(self, shard: "ShardHost", serials: list[int]) -> None:
         reader = shard.reader
 
         def done(got: Any) -> None:
             stale = shard.is_stale(min(body.snapshot_commit for body in got))
-            found: list[tuple[int, bytes]] = []
+            found: dict[int, bytes] = {}
             again: list[int] = []
             for serial, body in zip(serials, got, strict=True):
                 if body.is_damaged or (body.body is None and not stale):
-                    self._release(shard.number, serial)
+                    self._release(serial)
                     ticket = shard.core.hot.get(serial)
                     # One that has ended meanwhile has lost its payload by that.
                     if body.is_damaged or (ticket is not None and ticket.state == PENDING):
@@ -207,7 +211,7 @@ class Attempts:
                 elif stale:
                     again.append(serial)
                 else:
-                    found.append((serial, cast(bytes, body.body)))
+                    found[serial] = cast(bytes, body.body)
             if found:
                 self._start(shard, found)
             if again:
@@ -215,21 +219,24 @@ class Attempts:
 
         shard.read(lambda: [reader.body(serial) for serial in serials], done)
 
-    def _start(self, shard: "ShardHost", tickets: list[tuple[int, bytes]]) -> None:
-        payloads = dict(tickets)
+    def _start(self, shard: "ShardHost", payloads: dict[int, bytes]) -> None:
         ask = Ask(
-            Start(self._items(shard, payloads)),
+            self._command(shard.core.hot, list(payloads)),
             then=lambda answers, error: self._started(shard, payloads, answers, error),
         )
         shard.decide_now(ask)
 
-    def _items(self, shard: "ShardHost", serials: Iterable[int]) -> list[StartItem]:
+    def _command(self, hot: Mapping[int, Ticket], serials: list[int]) -> Start | StartAlike:
         """What the code says of each start; the same for all of a task that bring no options."""
-        hot, rules = shard.core.hot, self._rules
+        tickets = [hot.get(serial) for serial in serials]
+        if len(tickets) >= ALIKE_MIN and not (self._zombies or self.outlived):
+            alike = self._alike(serials, tickets)
+            if alike is not None:
+                return alike
+        rules = self._rules
         items: list[StartItem] = []
         plain: dict[str, tuple[int | None, int | None, int]] = {}
-        for serial in serials:
-            ticket = hot.get(serial)
+        for serial, ticket in zip(serials, tickets, strict=True):
             if ticket is None:
                 items.append(StartItem(serial))
                 continue
@@ -240,7 +247,21 @@ class Attempts:
                 if ticket.options is None:
                     plain[ticket.task] = said
             items.append(StartItem(serial, *said, self.is_outlived(serial)))
-        return items
+        return Start(items)
+
+    def _alike(self, serials: list[int], tickets: Sequence[Ticket | None]) -> StartAlike | None:
+        """The start of tickets of one task that bring no options; None: they are not that."""
+        first = tickets[0]
+        if first is None:
+            return None
+        task = first.task
+        for ticket in tickets:
+            if ticket is None or ticket.options is not None or ticket.task != task:
+                return None
+        policy = self._rules.policy_of(first)
+        if policy.max_elapsed_ms is not None:
+            return None
+        return StartAlike(serials, policy.max_attempts, self._rules.on_crash_of(task))
 
     @property
     def is_holding_outlived(self) -> bool:
@@ -255,27 +276,36 @@ class Attempts:
         self,
         shard: "ShardHost",
         payloads: dict[int, bytes],
-        answers: list[Any] | None,
+        answers: Sequence[Any] | None,
         error: BaseException | None,
     ) -> None:
         """The Started is durable: the handlers may run."""
         if answers is None:
             for serial in payloads:
-                self._release(shard.number, serial)
+                self._release(serial)
             return
+        if type(answers) is AllStarted:
+            self._run_all(shard, answers.of, payloads)
+            return
+        started: list[tuple[int, int, int]] = []
         for answer in answers:
-            serial = answer.serial
             if isinstance(answer, Answer):
-                self._run(shard, serial, answer.fence, payloads[serial])
+                started.append((answer.serial, answer.part, answer.fence))
             else:
-                self._release(shard.number, serial)
-                if answer.code == "clock":
-                    # It stays in hand: back in its lane it would be picked before all others again.
-                    self._clock_held.append((shard, serial))
-                elif answer.code == "outlived" and self.is_outlived(serial):
-                    self._outlived_held[serial] = shard
-                else:
-                    shard.placement.give_back(serial, shard.host.now_ms)
+                self._refused(shard, answer)
+        self._run_all(shard, started, payloads)
+
+    def _refused(self, shard: "ShardHost", refusal: Refusal) -> None:
+        """It may not start now."""
+        serial = refusal.serial
+        self._release(serial)
+        if refusal.code == "clock":
+            # It stays in hand: back in its lane it would be picked before all others again.
+            self._clock_held.append((shard, serial))
+        elif refusal.code == "outlived" and self.is_outlived(serial):
+            self._outlived_held[serial] = shard
+        else:
+            shard.placement.give_back(serial, shard.host.now_ms)
 
     def _give_back_clock_held(self) -> None:
         """The clocks agree again: what was held because they did not may be picked."""
@@ -283,19 +313,30 @@ class Attempts:
         for shard, serial in held:
             if shard.host.settled_ms < shard.host.now_ms:
                 self._clock_held.append((shard, serial))
-            elif (shard.number, serial) not in self._attempts:
+            elif serial not in self._attempts:
                 shard.placement.give_back(serial, shard.host.now_ms)
 
-    def _run(self, shard: "ShardHost", serial: int, fence: int, payload: bytes) -> None:
-        attempt = self._attempts[shard.number, serial]
-        attempt.fence = fence
-        ticket = shard.core.hot.get(serial)
-        job = None if ticket is None else self._rules.job_of(replace(ticket), payload)
-        if job is None:  # the handler went away between the pick and now
-            self.settle([Outcome(serial, fence, "released", has_begun=False)], shard.number)
-            return
-        self._shard_of[serial] = shard.number
-        self._jobs.append(job)
+    def _run_all(
+        self,
+        shard: "ShardHost",
+        started: Iterable[tuple[int, int, int]],
+        payloads: Mapping[int, bytes],
+    ) -> None:
+        """Each by serial, part and fence. A ticket is copied: its head goes on changing."""
+        attempts, hot, job_of = self._attempts, shard.core.hot, self._rules.job_of
+        without: list[Outcome] = []
+        for serial, _, fence in started:
+            attempt = attempts[serial]
+            attempt.fence = fence
+            ticket = hot.get(serial)
+            job = None if ticket is None else job_of(copy(ticket), payloads[serial])
+            if job is None:  # the handler went away between the pick and now
+                without.append(Outcome(serial, fence, "released", has_begun=False))
+                continue
+            attempt.is_out = True
+            self._jobs.append(job)
+        if without:
+            self.settle(without, shard.number)
 
     @property
     def to_send(self) -> int:
@@ -314,13 +355,14 @@ class Attempts:
         """Outcomes as the executors deliver them, of any shard."""
         by_shard: dict[int, list[Outcome]] = defaultdict(list)
         second: list[Outcome] = []
+        attempts = self._attempts
         for outcome in outcomes:
-            number = self._shard_of.get(outcome.serial)
-            if number is None or not self._is_latest(number, outcome):
+            attempt = attempts.get(outcome.serial)
+            if attempt is None or not attempt.is_out or attempt.fence != outcome.fence:
                 second.append(outcome)
                 continue
-            del self._shard_of[outcome.serial]
-            by_shard[number].append(outcome)
+            attempt.is_out = False
+            by_shard[attempt.number].append(outcome)
         for number, listed in by_shard.items():
             self.finished += len(listed)
             self.settle(listed, number)
@@ -329,11 +371,6 @@ class Attempts:
             zombie = self._zombies.get(outcome.serial)
             if zombie is not None and zombie.fence == outcome.fence:
                 self._bury_zombie(zombie, outcome)
-
-    def _is_latest(self, number: int, outcome: Outcome) -> bool:
-        """Whether it is about the attempt that runs; an older one has nothing in hand here."""
-        attempt = self._attempts.get((number, outcome.serial))
-        return attempt is not None and attempt.fence == outcome.fence
 
     def _bury_zombie(self, zombie: _Zombie, outcome: Outcome) -> None:
         """Its handler has ended at last: what it had is free, and its ticket may start again. The
@@ -357,8 +394,7 @@ class Attempts:
             shard.placement.give_back(serial, shard.host.now_ms)
 
     def settle(self, outcomes: list[Outcome], number: int) -> None:
-        for outcome in outcomes:
-            self._end(number, outcome)
+        self._end_all(number, outcomes)
         changed, self._changed = self._changed, []
         if changed and self._breakers is not None:
             self._breakers.expect_breakers(changed)
@@ -374,31 +410,48 @@ class Attempts:
         *,
         is_repeated: bool = False,
     ) -> None:
-        def settled(answers: list[Any] | None, error: BaseException | None) -> None:
+        def settled(answers: Sequence[Any] | None, error: BaseException | None) -> None:
             """Durable, or thrown away with its shard's memory: then it is settled again, which an
             outcome that was durable after all does not mind."""
             if answers is None and shard.status == "recovering":
                 self._put_settle(shard, outcomes, size, changed, is_repeated=True)
                 return
-            for outcome in outcomes:
-                self._forget(shard.number, outcome)
-            if answers is not None and not is_repeated:
+            self._forget_all(outcomes)
+            if answers is not None and not is_repeated and type(answers) is not AllSettled:
                 shard.refused_outcomes += [type(each) for each in answers].count(Refusal)
             if changed and self._breakers is not None:
                 self._breakers.note_breakers(changed)
 
         shard.put(Ask(Settle(outcomes), then=settled, size=size))
 
-    def _forget(self, number: int, outcome: Outcome) -> None:
-        """The outcome is durable. By now the ticket may be on its way to its next attempt."""
-        attempt = self._attempts.get((number, outcome.serial))
-        if attempt is not None and attempt.fence == outcome.fence:
-            del self._attempts[number, outcome.serial]
+    def _forget_all(self, outcomes: Iterable[Outcome]) -> None:
+        """They are durable. By now a ticket may be on its way to its next attempt."""
+        attempts = self._attempts
+        for outcome in outcomes:
+            attempt = attempts.get(outcome.serial)
+            if attempt is not None and attempt.fence == outcome.fence:
+                del attempts[outcome.serial]
+
+    def _end_all(self, number: int, outcomes: Iterable[Outcome]) -> None:
+        """`_end` of each; what plain attempts had is freed by the number of them."""
+        plain: dict[int, tuple[Permit, int]] = {}  # by their plan, which is read-only and kept
+        attempts = self._attempts
+        for outcome in outcomes:
+            attempt = attempts.get(outcome.serial)
+            permit = None if attempt is None else attempt.permit
+            if attempt is None or permit is None or not permit.is_plain or outcome.lives_on:
+                self._end(number, outcome)
+                continue
+            attempt.permit = None
+            _, count = plain.get(id(permit.plan), (permit, 0))
+            plain[id(permit.plan)] = permit, count + 1
+        for permit, count in plain.values():
+            self.admission.release_plain(permit, count)
 
     def _end(self, number: int, outcome: Outcome) -> None:
         """Its breaker hears how the attempt ended. What it had is free, unless its handler goes on
         all the same: then that is when it has physically ended."""
-        attempt = self._attempts.get((number, outcome.serial))
+        attempt = self._attempts.get(outcome.serial)
         permit = None
         if attempt is not None and attempt.permit is not None:
             permit, attempt.permit = attempt.permit, None
@@ -414,11 +467,11 @@ class Attempts:
         if outcome.lives_on:
             self._zombies[outcome.serial] = _Zombie(number, outcome.fence, permit)
 
-    def _release(self, number: int, serial: int) -> None:
+    def _release(self, serial: int) -> None:
         """What was in hand for an attempt that never began is free again."""
-        attempt = self._attempts.pop((number, serial), None)
+        attempt = self._attempts.pop(serial, None)
         if attempt is not None and attempt.permit is not None:
-            self.admission.undo(attempt.permit, self._shards[number].host.now_ms)
+            self.admission.undo(attempt.permit, self._shards[attempt.number].host.now_ms)
 
     # --------------------------------------------------------------------------- lost attempts
 
@@ -462,7 +515,7 @@ class Attempts:
     def _lost(self, shard: "ShardHost") -> list[Ticket]:
         lost: list[Ticket] = []
         for serial in shard.core.running:
-            attempt = self._attempts.get((shard.number, serial))
+            attempt = self._attempts.get(serial)
             ticket = shard.core.hot[serial]
             if attempt is None or attempt.fence != ticket.fence:
                 lost.append(ticket)
@@ -498,25 +551,27 @@ class Attempts:
         self._clock_held = [held for held in self._clock_held if held[0] is not shard]
         for serial in [serial for serial, of in self._outlived_held.items() if of is shard]:
             del self._outlived_held[serial]
-        for (number, serial), attempt in list(self._attempts.items()):
-            if number == shard.number and attempt.fence == -1:
-                self._release(number, serial)
+        for serial, attempt in list(self._attempts.items()):
+            if attempt.number == shard.number and attempt.fence == -1:
+                self._release(serial)
 
     def give_back(self, unfinished: Iterable[tuple[int, int, bool]]) -> int:
         """At the end of a stop: what still runs is given back without spending an attempt."""
         by_shard: dict[int, list[Outcome]] = defaultdict(list)
         count = 0
         for serial, fence, has_begun in unfinished:
-            number = self._shard_of.pop(serial, None)
-            if number is not None:
+            attempt = self._attempts.get(serial)
+            if attempt is not None and attempt.is_out:
+                attempt.is_out = False
                 count += 1
-                by_shard[number].append(Outcome(serial, fence, "released", has_begun=has_begun))
-        for serial, number in self._shard_of.items():
-            # It ended while the executors were closed: its outcome went nowhere.
-            count += 1
-            fence = self._attempts[number, serial].fence
-            by_shard[number].append(Outcome(serial, fence, "released"))
-        self._shard_of.clear()
+                outcome = Outcome(serial, fence, "released", has_begun=has_begun)
+                by_shard[attempt.number].append(outcome)
+        for serial, attempt in self._attempts.items():
+            if attempt.is_out:
+                # It ended while the executors were closed: its outcome went nowhere.
+                attempt.is_out = False
+                count += 1
+                by_shard[attempt.number].append(Outcome(serial, attempt.fence, "released"))
         for number, listed in by_shard.items():
             self.settle(listed, number)
         return count
@@ -530,7 +585,8 @@ def _split(outcomes: list[Outcome]) -> Iterator[tuple[list[Outcome], int]]:
         size = limits.OUTCOME_BYTES + len(outcome.result)
         if outcome.error is not None:
             size += len(outcome.error.message) + len(outcome.error.traceback)
-        size += sum(map(draft_bytes, outcome.born or ()))
+        if outcome.born:
+            size += sum(map(draft_bytes, outcome.born))
         if listed and total + size > limits.COMMAND_BYTES_MAX:
             yield listed, total
             listed, total = [], 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 from parkade.asks import Ask
 from parkade.noting import Notebook
 from parkade.shard import Shard
-from parkade.shard.commands import AllCreated, Submit, Verdict
-from parkade.store.record import Record, Submitted
+from parkade.shard.commands import AllCreated, AllSettled, Submit, Verdict
+from parkade.store.record import Completed, Record, Submitted
 
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
@@ -21,14 +21,17 @@ __all__ = ["Gathering", "apply_all", "note_all"]
 
 def apply_all(core: Shard, records: Sequence[Record], verdict: Verdict) -> None:
     """Applies these: what was decided, behind what goes along with it."""
-    apply = core.apply
-    if type(verdict.answers) is not AllCreated:
+    apply, kind = core.apply, type(verdict.answers)
+    if kind is not AllCreated and kind is not AllSettled:
         for record in records:
             apply(record)
         return
     for record in records[: len(records) - len(verdict.records)]:
         apply(record)
-    core.apply_submits(cast("list[Submitted]", verdict.records))
+    if kind is AllCreated:
+        core.apply_submits(cast("list[Submitted]", verdict.records))
+    else:
+        core.apply_completed(cast("list[Completed]", verdict.records))
 
 
 def note_all(notes: Notebook, records: Sequence[Record], verdict: Verdict, core: Shard) -> None:

@@ -114,6 +114,7 @@ class Permit(msgspec.Struct, gc=False, eq=False):
     taken: tuple[Bucket, ...] = ()
     trial: Trial = NO_TRIAL
     is_suspect: bool = False
+    is_plain: bool = False  # nothing but its place, and that its task has one more, is in hand
 
 
 class Guards:
@@ -301,6 +302,10 @@ class Guards:
         circuit = None if plan.breaker is None else self.circuits.get(plan.breaker)
         return plan.has_limits or (circuit is not None and circuit.state != CLOSED)
 
+    def is_plain(self, plan: Plan) -> bool:
+        """Whether of a start, if it has no key, nothing is noted but that there is one more."""
+        return plan.target is None and plan.breaker is None and not plan.has_limits
+
     def breaker_hold(self, plan: Plan, now_ms: int) -> Hold | None:
         name = plan.breaker
         circuit = None if name is None else self.circuits.get(name)
@@ -397,6 +402,14 @@ class Guards:
             if circuit is not None:
                 permit.trial = circuit.begin(now_ms, plan.lease_ms)
 
+    def begin_plain(self, plan: Plan, count: int, mono_ms: int) -> None:
+        """`begin` of so many that have no key, under a plan of which `is_plain` holds."""
+        self._meter(self.meters, plan.scopes[0], mono_ms).running += count
+
+    def end_plain(self, plan: Plan, count: int) -> tuple[str, str]:
+        """`end` of so many of them."""
+        return self._end(plan.scopes[0], count)
+
     def undo(self, permit: Permit) -> None:
         """The attempt never began: its rates have their tokens back. `end` comes as well."""
         for bucket in permit.taken:
@@ -451,9 +464,9 @@ class Guards:
 
     # --------------------------------------------------------------------------------- meters
 
-    def _end(self, scope: str) -> tuple[str, str]:
+    def _end(self, scope: str, count: int = 1) -> tuple[str, str]:
         meter = self.meters[scope]
-        meter.end()
+        meter.end(count)
         if not meter.running and not meter.buckets:
             del self.meters[scope]
         return "limit", scope

@@ -97,6 +97,12 @@ class Ranking(Generic[T]):
         item.listed = None  # what stands of it in the heap goes when it comes to the top
         self._listed -= 1
 
+    def all(self) -> list[T]:
+        """Every item that is listed, in no order; the heads of some may be worse than listed."""
+        return list(
+            {id(item): item for rank, _, item in self._heap if item.listed == rank}.values()
+        )
+
     def head(self) -> Rank | None:
         """The rank of the first; None: there is none."""
         item = self.first()

@@ -160,6 +160,41 @@ class Applying:
             for task, count in Counter([record.task for record in plain]).items():
                 self._counts(task)[PENDING] += count
 
+    def apply_completed(self, records: Sequence[Completed]) -> None:
+        """`apply` for each of them. Of most there is nothing to do but to end a ticket that is
+        dirty and nobody knows by another name."""
+        memory, running, dirty = self.memory, self.running, self.memory.dirty
+        tickets, bodies, payloads = dirty.tickets, dirty.bodies, memory.payloads
+        for record in records:
+            serial = record.serial
+            ticket = tickets.get(serial)
+            if (
+                ticket is None
+                or ticket.fence != 1
+                or record.fence != 1
+                or ticket.state != RUNNING
+                or ticket.options is not None
+                or ticket.key is not None
+                or ticket.unique is not None
+                or ticket.has_bookmark
+                or record.born is not None
+                or record.sent is not None
+                or serial in payloads
+            ):
+                self.apply(record)
+                continue
+            self.lsn += 1
+            running.discard(serial)
+            counts = self.by_task[ticket.task]
+            counts[RUNNING] -= 1
+            counts[DONE] += 1
+            ticket.state = DONE
+            ticket.finished_ms = record.at_ms
+            ticket.is_ambiguous = ticket.is_suspect = False
+            ticket.error = ticket.why = ticket.cancel_reason = ticket.progress = None
+            bodies[serial] = record.result
+            dirty.size_bytes += len(record.result)
+
     # ------------------------------------------------------------------ into pending
 
     def _submitted(self, record: Submitted) -> None:
@@ -237,13 +272,14 @@ class Applying:
 
     def _started(self, record: Started) -> None:
         memory, placement = self.memory, self.placement
-        hot, seats = memory.hot, placement.lanes.seats
+        hot, seats, dirty = memory.hot, placement.lanes.seats, memory.dirty.tickets
         at_ms, on_crash = record.at_ms, record.on_crash
         for serial in record.serials:
             ticket = hot.get(serial)
             if ticket is None or (ticket.state, Started) not in NEXT:
                 continue
-            ticket = memory.own(ticket)
+            if serial not in dirty:
+                ticket = memory.own(ticket)
             # The key is taken before the lane is left, or the next one would be handed on.
             self._begin(ticket)
             if ticket.key is None and seats.get(serial) == IN_HAND:
@@ -264,7 +300,8 @@ class Applying:
     def _begin(self, ticket: Ticket) -> None:
         """The ticket runs, or ran when it was read."""
         self.running.add(ticket.serial)
-        self.placement.lanes.keys.begin(ticket)
+        if ticket.key is not None:
+            self.placement.lanes.keys.begin(ticket)
 
     def _end_attempt(
         self, ticket: Ticket, ended_ms: int, outcome: str, error: ErrorText | None

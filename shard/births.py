@@ -110,6 +110,18 @@ class Births:
             if drafts:
                 records[place] = self._with(known, drafts)
 
+    def is_unheard(self, view: View, records: Sequence[Record]) -> bool:
+        """Whether nothing comes of these ends of attempts, of tickets in memory, that returned."""
+        kin, hot = self.kin, view.memory.hot
+        tickets: dict[str, Ticket] = {}
+        for record in records:
+            known: Any = record
+            ticket = hot[known.serial]
+            if known.born is not None or ticket.options is not None:
+                return False
+            tickets[ticket.task] = ticket
+        return kin is None or not any(kin.routes(ticket, DONE) for ticket in tickets.values())
+
     def _with(self, record: Any, drafts: Sequence[Submitted]) -> Record:
         born = [draft for draft in drafts if self.is_home(draft)]
         sent = [draft for draft in drafts if not self.is_home(draft)]

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 import msgspec
 
@@ -19,6 +19,8 @@ __all__ = [
     "CONFLICT_REPLACE",
     "CONFLICT_RETURN",
     "AllCreated",
+    "AllSettled",
+    "AllStarted",
     "Answer",
     "Bookmark",
     "Cancel",
@@ -41,6 +43,7 @@ __all__ = [
     "Settle",
     "SettleLost",
     "Start",
+    "StartAlike",
     "StartItem",
     "Submit",
     "UniqueRow",
@@ -48,6 +51,9 @@ __all__ = [
 ]
 
 CONFLICT_RETURN, CONFLICT_ERROR, CONFLICT_REPLACE = 0, 1, 2
+
+
+T = TypeVar("T")
 
 
 class _Plain(msgspec.Struct, frozen=True, gc=False):
@@ -132,6 +138,15 @@ class Start(Command, frozen=True):
 
     items: list[StartItem]
     allows_suspect: bool = True
+
+
+class StartAlike(Command, frozen=True):
+    """`Start` of tickets of which the code says the same: none brings options, and none is said to
+    be outlived."""
+
+    serials: list[int]
+    max_attempts: int | None = None
+    on_crash: int = 0
 
 
 class Expire(Command, frozen=True):
@@ -252,20 +267,24 @@ class Answer(_Plain, frozen=True):
     fence: int = 0
 
 
-class AllCreated(Sequence[Answer]):
-    """The answers to drafts that all became tickets, in their order: each is made when somebody
-    looks at it. Who is told of a thousand looks at none."""
+class _All(Sequence[Answer], Generic[T]):
+    """The answers to things that were all done, in their order: each is made when somebody looks at
+    it. Who is told of a thousand looks at none."""
 
-    __slots__ = ("_drafts",)
+    __slots__ = ("of",)
 
-    def __init__(self, drafts: Sequence[Submitted]) -> None:
-        self._drafts = drafts
+    def __init__(self, of: Sequence[T]) -> None:
+        self.of = of
+
+    @staticmethod
+    def _answer(one: T) -> Answer:
+        raise NotImplementedError
 
     def __len__(self) -> int:
-        return len(self._drafts)
+        return len(self.of)
 
     def __iter__(self) -> Iterator[Answer]:
-        return map(_created, self._drafts)
+        return map(self._answer, self.of)
 
     @overload
     def __getitem__(self, place: int) -> Answer: ...
@@ -273,12 +292,38 @@ class AllCreated(Sequence[Answer]):
     def __getitem__(self, place: slice) -> list[Answer]: ...
     def __getitem__(self, place: int | slice) -> Answer | list[Answer]:
         if isinstance(place, slice):
-            return [_created(draft) for draft in self._drafts[place]]
-        return _created(self._drafts[place])
+            return [self._answer(one) for one in self.of[place]]
+        return self._answer(self.of[place])
 
 
-def _created(draft: Submitted) -> Answer:
-    return Answer("created", draft.serial, draft.part)
+class AllCreated(_All[Submitted]):
+    """Of drafts: all of them became tickets."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _answer(one: Submitted) -> Answer:
+        return Answer("created", one.serial, one.part)
+
+
+class AllStarted(_All[tuple[int, int, int]]):
+    """Of starts, each by serial, part and fence: all of them were made."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _answer(one: tuple[int, int, int]) -> Answer:
+        return Answer("started", *one)
+
+
+class AllSettled(_All[tuple[int, int, int]]):
+    """Of attempts that returned, each by serial, part and fence: all of them were the latest."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _answer(one: tuple[int, int, int]) -> Answer:
+        return Answer("settled", *one)
 
 
 class Verdict(_Plain, frozen=True):

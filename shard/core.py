@@ -16,6 +16,7 @@ from parkade.shard.apply import Applying
 from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import (
+    AllSettled,
     Bookmark,
     Cancel,
     CancelMany,
@@ -33,6 +34,8 @@ from parkade.shard.commands import (
     Settle,
     SettleLost,
     Start,
+    StartAlike,
+    StartItem,
     Submit,
     UniqueRow,
     Verdict,
@@ -112,19 +115,32 @@ class Shard(Applying):
         """
         view = View(self.memory, loaded)
         verdict = _DECIDERS[type(command)](self, view, command, now_ms, settled_ms)
-        if verdict.records:
-            self.births.attach(view, verdict.records)
+        records = verdict.records
+        is_returned = type(verdict.answers) is AllSettled
+        if records and not (is_returned and self.births.is_unheard(view, records)):
+            self.births.attach(view, records)
         return verdict
 
     def decide_settle(self, view: View, command: Settle, now_ms: int, settled_ms: int) -> Verdict:
         verdict = settle.decide_settle(view, command, settle.Times(now_ms, settled_ms))
-        self.refused_outcomes += [type(answer) for answer in verdict.answers].count(Refusal)
+        if type(verdict.answers) is not AllSettled:
+            self.refused_outcomes += [type(answer) for answer in verdict.answers].count(Refusal)
         return verdict
 
     def decide_start(self, view: View, command: Start, now_ms: int, settled_ms: int) -> Verdict:
         times = settle.Times(now_ms, settled_ms)
         keys = self.placement.lanes.keys
         return settle.decide_start(view, command, times, keys, self.has_room)
+
+    def decide_start_alike(
+        self, view: View, command: StartAlike, now_ms: int, settled_ms: int
+    ) -> Verdict:
+        verdict = settle.decide_plain_starts(view, command, now_ms) if self.has_room else None
+        if verdict is not None:
+            return verdict
+        max_attempts, on_crash = command.max_attempts, command.on_crash
+        items = [StartItem(s, max_attempts, on_crash=on_crash) for s in command.serials]
+        return self.decide_start(view, Start(items), now_ms, settled_ms)
 
     # ------------------------------------------------------------------ reading
 
@@ -172,6 +188,10 @@ class Shard(Applying):
         """The payload of a ticket to be started, if memory has it."""
         body = self.memory.body(serial)
         return None if body is UNREAD else body
+
+    def payloads(self, serials: Sequence[int]) -> list[bytes | None]:
+        """`payload` of each of them."""
+        return self.memory.bodies(serials)
 
     def keep_payload(self, serial: int, payload: bytes, snapshot_commit: int) -> bool:
         """A payload was read. False: stale; read it again. It may or may not be kept."""
@@ -353,6 +373,7 @@ _DECIDERS: dict[type[Command], _Decider] = {
     ),
     Forget: lambda core, view, command, now_ms, _: decide.decide_forget(view, command),
     Start: Shard.decide_start,
+    StartAlike: Shard.decide_start_alike,
     Settle: Shard.decide_settle,
     SettleLost: lambda core, view, command, now_ms, settled_ms: settle.decide_settle_lost(
         view, command, settle.Times(now_ms, settled_ms)

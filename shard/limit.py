@@ -109,9 +109,9 @@ class Meter:
             bucket.take(now_ms)
         return list(taken.values())
 
-    def end(self) -> None:
-        """One that ran has ended, or did not begin."""
-        self.running -= 1
+    def end(self, count: int = 1) -> None:
+        """So many that ran have ended, or did not begin."""
+        self.running -= count
         assert self.running >= 0, "more ended than began"
 
     def is_idle(self, now_ms: int) -> bool:

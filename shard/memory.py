@@ -135,6 +135,16 @@ class Memory:
                 return None
         return self.payloads.get(serial, UNREAD)
 
+    def bodies(self, serials: Sequence[int]) -> list[bytes | None]:
+        """`body` of each; also None where only the store can tell."""
+        known, found = self.dirty.bodies, list[bytes | None]()
+        for serial in serials:
+            body: bytes | Unread | None = known.get(serial)
+            if body is None:
+                body = self.body(serial)
+            found.append(None if body is UNREAD else body)
+        return found
+
     def bookmark(self, serial: int) -> bytes | Unread | None:
         """What an attempt of a ticket that has a bookmark saved; or UNREAD."""
         for generation in (self.dirty, self.flight):

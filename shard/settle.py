@@ -10,12 +10,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from parkade.shard.commands import (
+    AllSettled,
+    AllStarted,
     Answer,
     LostItem,
     Outcome,
     Settle,
     SettleLost,
     Start,
+    StartAlike,
     StartItem,
     Verdict,
 )
@@ -39,8 +42,15 @@ from parkade.store.record import (
     Started,
 )
 
-__all__ = ["AMBIGUOUS", "decide_settle", "decide_settle_lost", "decide_start"]
+__all__ = [
+    "AMBIGUOUS",
+    "decide_plain_starts",
+    "decide_settle",
+    "decide_settle_lost",
+    "decide_start",
+]
 
+UNBOUNDED: Final = 1 << 62  # attempts
 AMBIGUOUS: Final = 1
 """The `on_crash` of a ticket whose lost attempt a person has to look at."""
 
@@ -97,6 +107,29 @@ def decide_start(
     return view.verdict()
 
 
+def decide_plain_starts(view: View, command: StartAlike, now_ms: int) -> Verdict | None:
+    """Starts of tickets of which nothing is to be said by itself; None: some are not like that."""
+    hot, tickets = view.memory.hot, list[Ticket]()
+    attempts_max = UNBOUNDED if command.max_attempts is None else command.max_attempts
+    for serial in command.serials:
+        ticket = hot.get(serial)
+        if (
+            ticket is None
+            or ticket.state != PENDING
+            or ticket.due_ms > now_ms
+            or ticket.options is not None
+            or ticket.key is not None
+            or ticket.is_suspect
+            or ticket.attempts >= attempts_max
+        ):
+            return None
+        tickets.append(ticket)
+    if len(set(command.serials)) < len(tickets):
+        return None
+    answers = [(ticket.serial, ticket.part, ticket.fence + 1) for ticket in tickets]
+    return Verdict([Started(command.serials, now_ms, command.on_crash)], AllStarted(answers))
+
+
 def _why_not(view: View, item: StartItem, ticket: Ticket, times: Times) -> str | None:
     """Why the ticket may not start, ending it if that is for good; None: it may."""
     serial = item.serial
@@ -134,6 +167,32 @@ def _bury_pending(ticket: Ticket, times: Times, why: str) -> Buried:
 
 
 def decide_settle(view: View, command: Settle, times: Times) -> Verdict:
+    return _all_returned(view, command, times.now_ms) or _each_settled(view, command, times)
+
+
+def _all_returned(view: View, command: Settle, now_ms: int) -> Verdict | None:
+    """What most outcomes are: handlers that returned, of attempts that are the latest. None: some
+    are not."""
+    hot, records = view.memory.hot, list[Record]()
+    answers: list[tuple[int, int, int]] = []
+    for outcome in command.outcomes:
+        serial, fence = outcome.serial, outcome.fence
+        ticket = hot.get(serial)
+        if (
+            ticket is None
+            or ticket.fence != fence
+            or ticket.state != RUNNING
+            or outcome.kind != "done"
+        ):
+            return None
+        records.append(Completed(serial, fence, now_ms, outcome.result, outcome.born))
+        answers.append((serial, ticket.part, fence))
+    if len({serial for serial, _, _ in answers}) < len(answers):
+        return None
+    return Verdict(records, AllSettled(answers))
+
+
+def _each_settled(view: View, command: Settle, times: Times) -> Verdict:
     settled: set[int] = set()
     hot = view.memory.hot
     for outcome in command.outcomes:

@@ -22,6 +22,7 @@ from parkade.shard import (
 )
 from parkade.shard.commands import (
     AllCreated,
+    AllSettled,
     Answer,
     Command,
     LostItem,
@@ -30,6 +31,7 @@ from parkade.shard.commands import (
     Settle,
     SettleLost,
     Start,
+    StartAlike,
     StartItem,
     Submit,
     Verdict,
@@ -38,6 +40,7 @@ from parkade.shard.lanes import SERIAL_BITS
 from parkade.shard.outbox import NO_PLACE, Place
 from parkade.shard.ticket import Ticket
 from parkade.store.record import (
+    Completed,
     Options,
     Record,
     Submitted,
@@ -120,6 +123,8 @@ class Rig:
         assert verdict.need is None, verdict
         if type(verdict.answers) is AllCreated:
             self.apply_submits([one for one in verdict.records if type(one) is Submitted])
+        elif type(verdict.answers) is AllSettled:
+            self.apply_completed([one for one in verdict.records if type(one) is Completed])
         else:
             for record in verdict.records:
                 self.apply(record)
@@ -130,6 +135,11 @@ class Rig:
         self.last = records[-1]
         self.journal += [encode_records([record]) for record in records]
         self.core.apply_submits(records)
+
+    def apply_completed(self, records: list[Completed]) -> None:
+        self.last = records[-1]
+        self.journal += [encode_records([record]) for record in records]
+        self.core.apply_completed(records)
 
     def apply(self, record: Record) -> None:
         self.last = record
@@ -161,7 +171,11 @@ class Rig:
 
     def start(self, *serials: int, **more: Any) -> Sequence[Answer | Refusal]:
         """Start tickets that are in hand, and give back those that may not."""
-        verdict = self.do(Start([StartItem(serial, **more) for serial in serials]))
+        verdict = self.do(
+            Start([StartItem(serial, **more) for serial in serials])
+            if more
+            else StartAlike(list(serials))
+        )
         for serial in serials:
             ticket = self.core.hot.get(serial)
             if ticket is not None and ticket.state == PENDING:

@@ -78,21 +78,22 @@ def suspects_side_by_side(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_permit_freed_before_the_attempt_ends(patch: pytest.MonkeyPatch) -> None:
-    begin = Attempts._run
+    begin = Attempts._run_all
 
-    def early(self: Attempts, shard: Any, serial: int, fence: int, payload: bytes) -> None:
-        begin(self, shard, serial, fence, payload)
-        attempt = self._attempts.get((shard.number, serial))
-        if attempt is not None and attempt.permit is not None:
-            permit, attempt.permit = attempt.permit, None
-            self.admission.release(permit, shard.host.now_ms)
+    def early(self: Attempts, shard: Any, started: Any, payloads: Any) -> None:
+        begin(self, shard, started, payloads)
+        for serial in payloads:
+            attempt = self._attempts.get(serial)
+            if attempt is not None and attempt.permit is not None:
+                permit, attempt.permit = attempt.permit, None
+                self.admission.release(permit, shard.host.now_ms)
 
-    patch.setattr(Attempts, "_run", early)
+    patch.setattr(Attempts, "_run_all", early)
 
 
 def a_permit_never_freed_when_its_start_is_refused(patch: pytest.MonkeyPatch) -> None:
-    def forget(self: Attempts, number: int, serial: int) -> None:
-        self._attempts.pop((number, serial), None)
+    def forget(self: Attempts, serial: int) -> None:
+        self._attempts.pop(serial, None)
 
     patch.setattr(Attempts, "_release", forget)
 
@@ -123,8 +124,8 @@ def a_shard_that_recovers_loses_its_attempts(patch: pytest.MonkeyPatch) -> None:
 
     def forgotten(self: Attempts, shard: Any) -> None:
         failed(self, shard)
-        for key in [key for key in self._attempts if key[0] == shard.number]:
-            self._release(*key)
+        for serial in [s for s, held in self._attempts.items() if held.number == shard.number]:
+            self._release(serial)
 
     patch.setattr(Attempts, "shard_failed", forgotten)
 

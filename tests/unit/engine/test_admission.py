@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kit.rig import NOW_MS, SMALL, Rig
-from parkade.admission import Admission, Pick
-from parkade.guards import Guards, Pause
+from parkade.admission import Admission
+from parkade.guards import Guards, Pause, Permit
 from parkade.limits import START_BATCH_MAX, STARTS_IN_A_ROW_MAX
 from parkade.shard import Bounds, Placement
 from parkade.store.record import Options
@@ -38,7 +38,7 @@ def setting(shards: int = 2, threads: int = 2, loops: int = 2) -> tuple[list[Sha
     return [ShardOf(number) for number in range(shards)], admission
 
 
-def take(admission: Admission, shards: list[ShardOf]) -> list[Pick]:
+def take(admission: Admission, shards: list[ShardOf]) -> list[Permit]:
     for shard in shards:
         shard.rig.settle_down()
     return list(admission.take(shards, NOW_MS))
@@ -57,7 +57,7 @@ def test_the_oldest_of_all_shards_go_first_while_there_are_places() -> None:
     ]  # fmt: skip
     assert admission.used == {"thread": 3, "loop": 0}
     assert take(admission, shards) == []
-    admission.release(picks[0].permit, NOW_MS)
+    admission.release(picks[0], NOW_MS)
     assert [pick.serial for pick in take(admission, shards)] == [serials[1][1]]
 
 
@@ -80,7 +80,7 @@ def test_places_are_given_back_exactly() -> None:
         assert (pick.shard, pick.serial, pick.kind) == (0, serial, "thread")
         assert rig.start(serial)[0].code == "started"
         rig.settle(serial)
-        admission.release(pick.permit, NOW_MS)
+        admission.release(pick, NOW_MS)
     assert admission.used == {"thread": 0, "loop": 0}
 
 
@@ -106,7 +106,7 @@ def test_one_suspect_runs_at_a_time_over_all_shards_and_holds_nobody_else() -> N
         shard = shards[running.shard]
         assert shard.rig.start(running.serial)[0].code == "started"
         shard.rig.settle(running.serial)
-        admission.release(running.permit, NOW_MS)
+        admission.release(running, NOW_MS)
         following = take(admission, shards)
         if not following:
             break
@@ -120,7 +120,7 @@ def test_a_shard_that_is_gone_takes_its_held_suspects_with_it() -> None:
         make_suspects(shard, shard.rig.submit(task="plain"))
     (pick,) = take(admission, shards)
     admission.shard_is_gone(1 - pick.shard)
-    admission.release(pick.permit, NOW_MS)
+    admission.release(pick, NOW_MS)
     assert admission.suspect_running is None
     assert take(admission, [shards[pick.shard]]) == []
 
@@ -176,7 +176,7 @@ def test_a_round_looks_at_what_has_changed_and_not_at_every_lane(
     monkeypatch.setattr(Guards, "task_hold", counted)
     for pick in picks:
         assert shards[pick.shard].rig.start(pick.serial)[0].code == "started"
-        admission.release(pick.permit, NOW_MS)
+        admission.release(pick, NOW_MS)
     assert len(list(admission.take(shards, NOW_MS))) == 3
     assert 0 < looked <= 3 + len(shards)
 
@@ -198,7 +198,7 @@ def test_where_nothing_that_is_registered_has_a_place_no_lane_is_looked_at(
         patch.setattr(Placement, "take_head", refuse)
         patch.setattr(Guards, "task_hold", refuse)
         assert list(admission.take(shards, NOW_MS)) == []
-    admission.release(pick.permit, NOW_MS)
+    admission.release(pick, NOW_MS)
     assert len(take(admission, shards)) == 1
 
 
@@ -228,7 +228,7 @@ def test_more_held_lanes_than_have_a_head_keep_none_that_may_start_from_its_own(
         assert pick.serial == serial
         assert rig.start(serial)[0].code == "started"
         rig.settle(serial)
-        admission.release(pick.permit, NOW_MS)
+        admission.release(pick, NOW_MS)
         rig.checked()
     del admission.guards.pauses["target:t3"]
     admission.wake("pause", "target:t3")
@@ -238,7 +238,7 @@ def test_more_held_lanes_than_have_a_head_keep_none_that_may_start_from_its_own(
             assert rig.core.hot[pick.serial].target == "t3"
             started += rig.start(pick.serial)[0].code == "started"
             rig.settle(pick.serial)
-            admission.release(pick.permit, NOW_MS)
+            admission.release(pick, NOW_MS)
     assert started == 2
     rig.checked()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from parkade import Breaker, Limit
-from parkade.admission import _Post
 from parkade.guards import Guards
+from parkade.queues import Post
 from parkade.shard import Bounds
 from parkade.testing import TestEngine
 
@@ -48,7 +48,7 @@ def looks_of_one_life(monkeypatch: pytest.MonkeyPatch, held: int, hold: str) -> 
         hot = sum(shard.hot for shard in engine.stats().shards)
         engine.submit("note", {})
         with monkeypatch.context() as patch:
-            patch.setattr(_Post, "head", counted(_Post.head))
+            patch.setattr(Post, "head", counted(Post.head))
             for name in ("task_hold", "target_hold"):
                 patch.setattr(Guards, name, counted(getattr(Guards, name)))
             assert engine.run_until_idle().done == 1
