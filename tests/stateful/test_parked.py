@@ -196,6 +196,8 @@ class ParkedMachine(RuleBasedStateMachine):
         self.is_full = False
         self.check_all()
 
+    # A process has 47 bits of addresses: some twenty growths would be more.
+    @precondition(lambda self: self.parked.stat().map_bytes < 1 << 30)
     @rule(point=st.sampled_from(POINTS))
     def a_commit_that_fills_the_map_grows_it(self, point: str) -> None:
         self.now.lsn += 1

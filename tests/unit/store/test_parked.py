@@ -372,6 +372,33 @@ def test_a_commit_that_fills_the_map_is_made_once_more_in_a_larger_one(tmp_path:
     assert parked.stat().map_bytes == 2 * before
 
 
+def test_a_map_that_finds_no_addresses_is_a_failed_write_and_the_store_opens_again(
+    tmp_path: Path,
+) -> None:
+    is_planted = False
+
+    def hook(point: str) -> None:
+        if point == "agenda" and is_planted:
+            raise lmdb.MapFullError("planted")
+
+    parked = open_parked(tmp_path, map_bytes=1 << 20, commit_hook=hook)
+    now = filled(parked)
+    later = content({1: pending(NOW, 2, fence=7)}, lsn=2)
+    is_planted = True
+    codes: list[int] = []
+    while errno.ENOMEM not in codes and len(codes) < 64:  # it doubles each time
+        with pytest.raises(WriteFailed) as failed:
+            parked.commit(diff(now, later))
+        codes.append(failed.value.code)
+    assert codes[-1] == errno.ENOMEM
+    is_planted = False
+    parked.reopen()
+    assert parked.lsn == now.lsn
+    parked.commit(diff(now, later))
+    with parked.snapshot() as snapshot:
+        check_content(snapshot, later)
+
+
 def test_growth_waits_for_a_reader_and_holds_the_next_one(tmp_path: Path) -> None:
     parked = open_parked(tmp_path, map_bytes=1 << 20)
     now = filled(parked)
