@@ -5,7 +5,7 @@ says of each ticket comes back to the core when the commit is done (docs/archite
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
 from operator import attrgetter
 
 import msgspec
@@ -22,7 +22,7 @@ from parkade.shard.commands import UniqueRow
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import Placed, StoredAt, Ticket, encode_plain, encode_ticket
 from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, Commit, pack_ended
-from parkade.store.entry import EXPIRY, NEGATIVE, pack_entries, pack_entry
+from parkade.store.entry import EXPIRY, NEGATIVE, pack_entries, pack_entry, pack_lane_keys
 from parkade.store.meta import Memo, encode_taken
 from parkade.store.outbox import FIRST_PLACE, pack_place
 from parkade.store.record import Submitted
@@ -32,6 +32,7 @@ __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
 PLAIN_STATES = (PENDING, DONE)
+_columns_of = attrgetter("serial", "part", "due_ms", "at_ms", "payload")
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
@@ -53,6 +54,7 @@ class Checkpoint:
         self.lsn = cut.lsn
         memo = Memo(cut.done_forgotten, keeps_ms)
         self.batch = Batch(cut.lsn, epoch, now_ms, settled_ms, cut.counters, memo, spent=spent)
+        self.batch.fresh_kind = BODY_PAYLOAD
         if cut.taken:
             self.batch.taken = encode_taken(cut.taken)
         self.placed: dict[int, Placed | None] = {}
@@ -88,16 +90,26 @@ class Checkpoint:
     def _write_submitted(self, task: str, drafts: list[Submitted]) -> None:
         """`_write_plain` of what is in memory as it was submitted, bodies included. How the store
         has them nobody needs to know: they are not in memory when it does."""
-        batch = self.batch
+        batch, lined = self.batch, self._flight.lined.get(task, ())
         lane_number = self._core.lane_number((task, None, 0))
-        serials = [draft.serial for draft in drafts]
+        columns = zip(*map(_columns_of, drafts), strict=True)
+        serials, parts, dues_ms, ats_ms, payloads = map(list, columns)
         keys = pack_serials(serials)
         batch.fresh_keys += keys
-        batch.fresh_heads += map(encode_plain, drafts)
-        batch.fresh_bodies += [BODY_PAYLOAD + draft.payload for draft in drafts]
-        batch.agenda += pack_entries([draft.due_ms for draft in drafts], serials, lane_number)
+        batch.fresh_heads += encode_plain(task, serials, parts, dues_ms, ats_ms)
+        batch.fresh_bodies += payloads
         for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
             batch.index_runs.setdefault(prefix, []).extend(keys)
+        if lined:
+            is_lined = [serial in lined for serial in serials]
+            lane_keys = pack_lane_keys(lane_number, dues_ms, serials)
+            batch.fresh_lane_keys += compress(lane_keys, is_lined)
+            is_asleep = [not one for one in is_lined]
+            serials, dues_ms = (
+                list(compress(serials, is_asleep)),
+                list(compress(dues_ms, is_asleep)),
+            )
+        batch.agenda += pack_entries(dues_ms, serials, lane_number)
 
     def _write_plain(self, task: str, state: int, tickets: list[Ticket]) -> None:
         """What `_write` does, for what most tickets are at their first checkpoint: new, without

@@ -14,6 +14,7 @@ from parkade.shard.commands import UniqueRow
 from parkade.shard.grouping import group_of_dead
 from parkade.shard.history import AttemptRow, outcome_of_buried
 from parkade.shard.lanes import IN_HAND, SERIAL_BITS, Lanes
+from parkade.shard.lined import line_up
 from parkade.shard.memory import Memory
 from parkade.shard.outbox import Outbox, Place
 from parkade.shard.placement import Placement
@@ -135,30 +136,40 @@ class Applying:
             applier(record)
 
     def apply_submits(self, records: Sequence[Submitted]) -> None:
-        """`apply` for each of them. Those that are plain, and due far from now, are left as they
-        are until somebody looks at them: most sleepers are written by the next checkpoint, and
-        nobody does."""
+        """`apply` for each of them. Those that are plain are left as they are until somebody looks
+        at them, where they are due far from now, or wait outside of their lane's window: most are
+        written by the next checkpoint, and nobody does."""
         placement = self.placement
         horizon_ms, ahead_ms = placement.horizon >> SERIAL_BITS, placement.bounds.plain_ahead_ms
-        plain = [
-            record
-            for record in records
-            if record.due_ms - record.at_ms >= ahead_ms
-            and record.options is None
-            and record.key is None
-            and record.unique is None
-            and record.due_ms > horizon_ms
-        ]
-        if len(plain) < len(records):
-            is_plain = {record.serial for record in plain}
-            for record in records:
-                if record.serial not in is_plain:
-                    self.apply(record)
-        if plain:
-            self.lsn += len(plain)
-            self.memory.create_plain(plain)
-            for task, count in Counter([record.task for record in plain]).items():
+        sleepers: list[Submitted] = []
+        due: dict[str, list[Submitted]] = {}
+        for record in records:
+            if record.options is None and record.key is None and record.unique is None:
+                due_ms = record.due_ms
+                ahead = due_ms - record.at_ms
+                if ahead >= ahead_ms and due_ms > horizon_ms:
+                    sleepers.append(record)
+                    continue
+                if ahead <= 0:
+                    listed = due.get(record.task)
+                    if listed is None:
+                        listed = due[record.task] = []
+                    listed.append(record)
+                    continue
+            self.apply(record)
+        if sleepers:
+            self.memory.create_plain(sleepers)
+            self.lsn += len(sleepers)
+            for task, count in Counter([record.task for record in sleepers]).items():
                 self._counts(task)[PENDING] += count
+        for task, listed in due.items():
+            at_once = line_up(placement.lanes, task, listed)
+            for record in at_once:
+                self.apply(record)
+            waiting = len(listed) - len(at_once)
+            if waiting:
+                self.lsn += waiting
+                self._counts(task)[PENDING] += waiting
 
     def apply_completed(self, records: Sequence[Completed]) -> None:
         """`apply` for each of them. Of most there is nothing to do but to end a ticket that is

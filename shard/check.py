@@ -100,21 +100,30 @@ def _check_generations(core: Shard) -> None:
 
 
 def _check_plain(core: Shard) -> None:
-    """Plain tickets are nowhere else, past the horizon, and are looked at before their time."""
+    """Plain tickets are nowhere else: past the horizon, and looked at before their time; or due,
+    and outside of their lane's window."""
     memory, flight = core.memory, core.memory.flight
     for generation in (memory.dirty, flight):
         if generation is None:
             continue
         assert generation.unpacked.keys() <= generation.plain.keys(), "unpacked were plain"
         assert generation is flight or not generation.unpacked, "of the flight alone"
+        lined = set[int]().union(*generation.lined.values())
+        unpacked = lined & generation.unpacked.keys()
+        assert lined <= generation.plain.keys(), "those lined up are plain"
+        assert len(unpacked) == generation.lined_unpacked, "how many of them became tickets"
         assert not generation.tickets.keys() & generation.plain.keys(), "one version of a ticket"
         assert not generation.bodies.keys() & generation.plain.keys(), "its body is with it"
         for serial, draft in generation.plain.items():
             assert serial == draft.serial and draft.unique is None and draft.options is None, draft
             if serial in generation.unpacked:
                 continue
-            assert draft.due_ms >= generation.plain_due_ms, ("looked at in time", draft)
-            assert draft.due_ms << SERIAL_BITS | serial > core.placement.horizon, draft
+            if generation.is_lined(draft.task, serial):
+                lane = core.placement.lanes.by_key[draft.task, None, 0]
+                assert lane.ranks[serial] == draft.due_ms << SERIAL_BITS | serial, draft
+            else:
+                assert draft.due_ms >= generation.plain_due_ms, ("looked at in time", draft)
+                assert draft.due_ms << SERIAL_BITS | serial > core.placement.horizon, draft
             assert serial not in memory.hot and serial not in memory.stored_at, draft
             assert serial not in core.placement.lanes.seats, draft
 
@@ -153,7 +162,9 @@ def _check_names(core: Shard) -> None:
 
 
 def _check_lanes(core: Shard) -> None:
-    lanes = core.placement.lanes
+    lanes, memory = core.placement.lanes, core.memory
+    generations = [memory.dirty] if memory.flight is None else [memory.dirty, memory.flight]
+    lined = set[int]().union(*(serials for one in generations for serials in one.lined.values()))
     seats: dict[int, int] = {}
     for key, lane in lanes.by_key.items():
         assert lane.key == key and lanes.numbers.get(key) == lane.number, (key, lane.number)
@@ -168,7 +179,7 @@ def _check_lanes(core: Shard) -> None:
         for serial in lane.ranks:
             if serial in core.hot:
                 seats[serial] = SPILLED
-            else:
+            elif serial not in lined:
                 assert lanes.is_moving(serial), ("outside and parked: on its way", serial)
         _check_hunger(core, lane)
     heads = [lane.head for lane in core.placement.heads()]

@@ -11,7 +11,7 @@ docs/architecture.md, Turn, records, apply.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from parkade.shard import decide, deliver, settle
+from parkade.shard import decide, deliver, lined, settle
 from parkade.shard.apply import Applying
 from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
@@ -277,6 +277,8 @@ class Shard(Applying):
         assert flight is not None, "no checkpoint is under way"
         for serial, move in flight.moves.items():
             self.placement.move_completed(serial, move)
+        if flight.lined:
+            lined.completed(lanes, flight)
         if flight.unpacked:
             placed = {**placed, **self._placed_unpacked(flight)}
         self.memory.complete(cut_lsn, placed, self.placement.keeps, self.placement.may_go)
@@ -288,7 +290,13 @@ class Shard(Applying):
         """How the store has those that were encoded as plain ones, and are in memory now."""
         numbers = self.placement.lanes.numbers
         return {
-            serial: StoredAt(PENDING, ticket.due_ms, ticket.first_due_ms, numbers[ticket.lane])
+            serial: StoredAt(
+                PENDING,
+                ticket.due_ms,
+                ticket.first_due_ms,
+                numbers[ticket.lane],
+                in_lane=flight.is_lined(ticket.task, serial),
+            )
             for serial, ticket in flight.unpacked.items()
         }
 

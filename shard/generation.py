@@ -30,7 +30,8 @@ class Generation:
     """Changes by key. While it is the flight, nothing in it is changed, its tickets included.
 
     tickets     serial -> its version; None: delete head, body, history and entry
-    plain       serial -> what was submitted: a ticket that nobody has looked at since (`Plain`)
+    plain       serial -> what was submitted: a ticket that nobody has looked at since
+    lined       task -> the serials of `plain` that are due, and outside of their lane's window
     unpacked    serial -> of the flight, those of `plain` that became tickets in memory since
     gone        serial -> the last version of a ticket that is None in `tickets`
     bodies      serial -> payload, or result of a ticket that is done; None: delete
@@ -51,6 +52,8 @@ class Generation:
         "handed",
         "history",
         "lane_names",
+        "lined",
+        "lined_unpacked",
         "moves",
         "outbox",
         "plain",
@@ -64,7 +67,9 @@ class Generation:
     def __init__(self) -> None:
         self.tickets: dict[int, Ticket | None] = {}
         self.plain: dict[int, Submitted] = {}
-        self.plain_due_ms = NEVER_MS  # none of them is due before
+        self.plain_due_ms = NEVER_MS  # none of them is due before, but for `lined`
+        self.lined: dict[str, set[int]] = {}
+        self.lined_unpacked = 0  # how many of them are in `unpacked`
         self.unpacked: dict[int, Ticket] = {}
         self.gone: dict[int, Ticket] = {}
         self.bodies: dict[int, bytes | None] = {}
@@ -90,12 +95,24 @@ class Generation:
         """How many tickets it changes."""
         return len(self.tickets) + len(self.plain)
 
+    @property
+    def lined_count(self) -> int:
+        """How many are lined up and no tickets in memory yet."""
+        return sum(map(len, self.lined.values())) - self.lined_unpacked
+
+    def is_lined(self, task: str, serial: int) -> bool:
+        """Whether it was lined up as it was submitted."""
+        return serial in self.lined.get(task, ())
+
     def settle_unpacked(self) -> None:
         """Nothing is encoded any more: those that became tickets are tickets like others."""
         for serial, ticket in self.unpacked.items():
             self.tickets[serial] = ticket
             self.bodies[serial] = self.plain.pop(serial).payload
-        self.unpacked = {}
+        if self.lined_unpacked:
+            for serials in self.lined.values():
+                serials.difference_update(self.unpacked)
+        self.unpacked, self.lined_unpacked = {}, 0
 
     def hand(self, receiver: int, place: "Place") -> None:
         """The entries for a receiver are done with, up to that place."""
@@ -121,6 +138,9 @@ class Generation:
         self.settle_unpacked()
         both = Generation()
         both.plain = self.plain | newer.plain
+        both.lined = {task: set(serials) for task, serials in self.lined.items()}
+        for task, serials in newer.lined.items():
+            both.lined[task] = both.lined.get(task, set()) | serials
         both.plain_due_ms = min(self.plain_due_ms, newer.plain_due_ms)
         both.tickets = self.tickets | newer.tickets
         both.gone = self.gone | newer.gone

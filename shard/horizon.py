@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+from parkade.shard import lined
 from parkade.shard.bounds import Bounds
 from parkade.shard.expiry import Expiries
 from parkade.shard.generation import NEVER_MS, LaneMove
@@ -69,7 +70,7 @@ class Horizon:
 
     def __init__(self, memory: Memory, bounds: Bounds, lanes: Lanes) -> None:
         self.memory = memory
-        memory.enter = self.enter
+        memory.enter = self.unpacked
         self.bounds = bounds
         self.lanes = lanes
         self.wheel = Wheel(0)
@@ -91,6 +92,11 @@ class Horizon:
             self.wheel.insert(due_ms, serial)
         else:
             heappush(self.overlay, position)
+
+    def unpacked(self, ticket: Ticket) -> None:
+        """One that was plain is a hot ticket from now on."""
+        if not lined.take_seat(self.lanes, ticket):
+            self.enter(ticket)
 
     def forget_near(self, serial: int) -> bool:
         move = self.near.pop(serial, None)

@@ -133,6 +133,17 @@ class Lane:
         """Note a rank outside, before it has a row."""
         self.ranks[rank & SERIAL_MASK] = rank
         heappush(self.outside, rank)
+        self._tidy()
+
+    def put_all_outside(self, ranks: list[int]) -> None:
+        """The same for many, in bulk."""
+        self.ranks.update(zip(map(SERIAL_MASK.__and__, ranks), ranks, strict=True))
+        outside = self.outside
+        for rank in ranks:
+            heappush(outside, rank)
+        self._tidy()
+
+    def _tidy(self) -> None:
         if len(self.outside) > 2 * len(self.ranks) + 64:
             self.outside = list(self.ranks.values())
             heapify(self.outside)

@@ -182,11 +182,20 @@ class Memory:
     def create_plain(self, drafts: Sequence[Submitted]) -> None:
         """Take in tickets that have never been and that nobody will look at soon: what was
         submitted stands for them, until somebody does or a checkpoint has them."""
+        self._keep_plain(drafts)
+        self.dirty.plain_due_ms = min(self.dirty.plain_due_ms, min(map(_due_of, drafts)))
+
+    def create_lined(self, task: str, drafts: Sequence[Submitted]) -> None:
+        """The same for tickets of one task that are due, and wait outside of their lane's
+        window."""
+        self._keep_plain(drafts)
+        self.dirty.lined.setdefault(task, set()).update(map(_serial_of, drafts))
+
+    def _keep_plain(self, drafts: Sequence[Submitted]) -> None:
         dirty = self.dirty
         dirty.plain.update(zip(map(_serial_of, drafts), drafts, strict=True))
         payload_bytes = sum(map(len, map(_payload_of, drafts)))
         dirty.size_bytes += _PLAIN_BYTES * len(drafts) + payload_bytes
-        dirty.plain_due_ms = min(dirty.plain_due_ms, min(map(_due_of, drafts)))
 
     @property
     def plain_due_ms(self) -> int:
@@ -201,12 +210,15 @@ class Memory:
         submitted = dirty.plain.pop(serial, None)
         if submitted is not None:
             ticket = ticket_of(submitted)
+            if dirty.is_lined(ticket.task, serial):
+                dirty.lined[ticket.task].discard(serial)
             dirty.tickets[serial] = ticket
             dirty.bodies[serial] = submitted.payload
             dirty.size_bytes += _TICKET_BYTES - _PLAIN_BYTES
         elif flight is not None and serial in flight.plain and not self._is_unpacked(serial):
             # The flight is being encoded as it is: its ticket stands beside it.
             ticket = flight.unpacked[serial] = ticket_of(flight.plain[serial])
+            flight.lined_unpacked += flight.is_lined(ticket.task, serial)
         else:
             return None
         self.hot[serial] = ticket
@@ -219,14 +231,18 @@ class Memory:
         return flight is not None and serial in flight.unpacked
 
     def unpack_until(self, due_ms: int) -> None:
-        """Make tickets of all plain ones that are due up to then."""
+        """Make tickets of all plain ones that are due up to then, but for those that wait in their
+        lanes."""
         for generation in (self.dirty, self.flight):
             if generation is None or generation.plain_due_ms > due_ms:
                 continue
             plain, unpacked = generation.plain, generation.unpacked
-            for serial in [s for s, draft in plain.items() if draft.due_ms <= due_ms]:
-                self.unpack(serial)
-            left = [draft.due_ms for s, draft in plain.items() if s not in unpacked]
+            lined = set[int]().union(*generation.lined.values())
+            asleep = [(draft.due_ms, s) for s, draft in plain.items() if s not in lined]
+            for sleeper_ms, serial in asleep:
+                if sleeper_ms <= due_ms:
+                    self.unpack(serial)
+            left = [at_ms for at_ms, s in asleep if at_ms > due_ms and s not in unpacked]
             generation.plain_due_ms = min(left, default=NEVER_MS)
 
     def unpack_between(self, first: int, before: int) -> None:
@@ -242,6 +258,12 @@ class Memory:
         flight = self.flight
         in_flight = 0 if flight is None else len(flight.plain) - len(flight.unpacked)
         return len(self.dirty.plain) + in_flight
+
+    @property
+    def lined_count(self) -> int:
+        """How many of those are due."""
+        flight = self.flight
+        return self.dirty.lined_count + (0 if flight is None else flight.lined_count)
 
     def plain_tickets(self) -> Iterator[Ticket]:
         """The plain ones, each as the ticket that it would become; none of them becomes one."""

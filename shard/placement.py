@@ -441,7 +441,7 @@ class Placement(Horizon):
         lanes = self.lanes
         moves = len(self.memory.dirty.moves)
         rows = sum(lanes.rows.values()) + lanes.waits.row_count
-        return len(lanes.seats) + len(lanes.loading) + moves + rows
+        return len(lanes.seats) + self.memory.lined_count + len(lanes.loading) + moves + rows
 
     def oldest_ready_ms(self) -> int | None:
         """The earliest first due in any window; None when all are empty."""

@@ -172,6 +172,7 @@ def take_waiting(lanes: Lanes, queue: Queue, result: Refilled | None, now_ms: in
 def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:
     """Let a rank from outside into the window; False when its ticket has to be loaded first."""
     serial = rank & SERIAL_MASK
+    lanes.memory.unpack(serial)
     del lane.ranks[serial]
     move = lanes.memory.dirty.moves.pop(serial, None)
     if lanes.seats.get(serial) == SPILLED:
@@ -189,9 +190,11 @@ def _unknown_rows(lanes: Lanes, lane: Lane, result: Refilled) -> tuple[list[int]
     memory = lanes.memory
     ranks: list[int] = []
     for first_due_ms, serial in result.rows:
+        if serial in lane.ranks:
+            continue
         known = memory.look(serial)
         if known is UNREAD:
-            if serial not in lanes.loading and serial not in lane.ranks:
+            if serial not in lanes.loading:
                 ranks.append(first_due_ms << SERIAL_BITS | serial)
         elif known is not None and serial not in lanes.seats and memory.is_clean(serial):
             # Met in its lane's rows while it waits for its due: the next checkpoint moves the row.

@@ -1,7 +1,9 @@
 """A ticket as memory and the store hold it, and its id: serial (64 bits), part (16), salt (40)."""
 
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -141,13 +143,18 @@ def encode_ticket(ticket: Ticket) -> bytes:
     return _encode(ticket)
 
 
-def encode_plain(submitted: Submitted) -> bytes:
-    """The head of a ticket that was submitted without key, unique and options, and has not changed
-    since: it ends where the fields begin that are as they are when they are missing."""
-    due_ms = submitted.due_ms
-    return _encode(
-        (submitted.serial, submitted.part, submitted.task, 0, due_ms, due_ms, submitted.at_ms)
-    )
+def encode_plain(
+    task: str,
+    serials: Sequence[int],
+    parts: Sequence[int],
+    dues_ms: Sequence[int],
+    ats_ms: Sequence[int],
+) -> list[bytes]:
+    """The heads of tickets of one task that were submitted without key, unique and options, and
+    have not changed since: they end where the fields begin that are as they are when they are
+    missing."""
+    fields = zip(serials, parts, repeat(task), repeat(0), dues_ms, dues_ms, ats_ms)
+    return list(map(_encode, fields))
 
 
 def decode_ticket(head: bytes | memoryview) -> Ticket:

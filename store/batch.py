@@ -70,7 +70,8 @@ class Batch:
     # Of tickets that the store does not have, in order of their keys: heads and bodies, and no more
     fresh_keys: list[bytes] = field(default_factory=list[bytes])
     fresh_heads: list[bytes] = field(default_factory=list[bytes])
-    fresh_bodies: list[bytes] = field(default_factory=list[bytes])
+    fresh_bodies: list[bytes] = field(default_factory=list[bytes])  # without their kind
+    fresh_kind: bytes = b""  # of all of these
     # By (serial, fence); None deletes. Fences begin at 1: the row under BOOKMARK_FENCE is what an
     # attempt saved.
     history: dict[tuple[int, int], bytes | None] = field(
@@ -82,6 +83,9 @@ class Batch:
     # with the NEGATIVE flag; in both when it moves.
     agenda: list[bytes] = field(default_factory=list[bytes])
     lane_rows: list[bytes] = field(default_factory=list[bytes])
+    # of tickets of `fresh_keys`, by `pack_lane_keys`: the rows of those that are where they were
+    # first due
+    fresh_lane_keys: list[bytes] = field(default_factory=list[bytes])
     wait_rows: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
     leaves: list[bytes] = field(default_factory=list[bytes])
     keyed_leaves: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
@@ -114,6 +118,7 @@ class Batch:
         sealed += sum(len(claim.row) + 56 for claim in self.uniques.values() if claim is not None)
         sealed += sum(len(row) + len(key) + 16 for key, row in self.outbox.items())
         entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)
+        entries += len(self.fresh_lane_keys)
         entries += len(self.keyed_leaves) + sum(1 + len(key) // 16 for key, _ in self.wait_rows)
         indexed = len(self.index_puts) + sum(map(len, self.index_runs.values()))
         return sealed + 48 * entries + 24 * (indexed + len(self.ended))

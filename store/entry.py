@@ -22,7 +22,7 @@ The counts stand in the key so that a bucket can be judged without reading its b
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 from zlib import crc32
 
@@ -51,6 +51,7 @@ __all__ = [
     "join_blob",
     "pack_entries",
     "pack_entry",
+    "pack_lane_keys",
     "pack_upper",
     "parse_blob_key",
     "position_of",
@@ -81,6 +82,7 @@ Position = tuple[int, int]  # (due_ms, serial)
 POSITION_FIRST: Position = (0, 0)
 
 _ENTRY = struct.Struct(">QQQIB")
+_LANE_KEY = struct.Struct(">IQQ")
 _POSITION = struct.Struct(">QQ")
 _KEY = struct.Struct(">BQQII")
 _PREFIX = struct.Struct(">BQ")
@@ -117,11 +119,14 @@ def pack_entry(
 
 def pack_entries(dues_ms: list[int], serials: list[int], lane_number: int) -> list[bytes]:
     """`pack_entry` of tickets of one lane that stand where they were first due."""
-    pack = _ENTRY.pack
-    return [
-        pack(due_ms, serial, due_ms, lane_number, 0)
-        for due_ms, serial in zip(dues_ms, serials, strict=True)
-    ]
+    packed = map(_ENTRY.pack, dues_ms, serials, dues_ms, repeat(lane_number), repeat(0))
+    return list(packed)
+
+
+def pack_lane_keys(lane_number: int, dues_ms: list[int], serials: list[int]) -> list[bytes]:
+    """The keys in table `lanes` of tickets of one lane that stand where they were first due: lane
+    number, first due, serial."""
+    return list(map(_LANE_KEY.pack, repeat(lane_number), dues_ms, serials))
 
 
 def unpack_entry(entry: bytes) -> Entry:

@@ -2,7 +2,8 @@
 
 import struct
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, repeat
+from operator import add, itemgetter
 from zlib import crc32
 
 from parkade.store.errors import StoreError
@@ -11,6 +12,7 @@ __all__ = ["CRC_BYTES", "RowDamaged", "pack_serials", "seal", "seal_all", "unsea
 
 CRC_BYTES = 4
 _KEY = struct.Struct("8s")
+_CRC = struct.Struct("4s")
 
 
 class RowDamaged(StoreError):
@@ -44,11 +46,17 @@ def seal(key: bytes, value: bytes) -> bytes:
     return value + crc32(value, crc32(key)).to_bytes(4, "big")
 
 
-def seal_all(keys: Iterable[bytes], values: Iterable[bytes]) -> list[bytes]:
-    return [
-        value + crc32(value, crc32(key)).to_bytes(4, "big")
-        for key, value in zip(keys, values, strict=True)
-    ]
+def seal_all(keys: list[bytes], values: Iterable[bytes], lead: bytes = b"") -> list[bytes]:
+    """`seal` of each of them, with `lead` before every value."""
+    values = list(values)
+    seeds = map(crc32, keys)
+    if lead:
+        seeds = map(crc32, repeat(lead), seeds)
+    crcs = list(map(crc32, values, seeds))
+    ends = map(itemgetter(0), _CRC.iter_unpack(struct.pack(f">{len(crcs)}I", *crcs)))
+    if lead:
+        return list(map(b"".join, zip(repeat(lead), values, ends)))
+    return list(map(add, values, ends))
 
 
 def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:

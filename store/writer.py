@@ -60,6 +60,8 @@ BUCKET_ROWS_MAX = 250  # entries in one blob of these two tables: it fills a pag
 APPENDED_MIN = 16  # in one index prefix: below it, asking where the prefix ends costs more
 
 _lane_and_flags = itemgetter(slice(24, 29))  # of a packed entry
+_lane = itemgetter(slice(0, 4))  # of the key of a row of `lanes`
+_due = itemgetter(slice(4, 12))
 _second = itemgetter(1)
 _CLAIM = struct.Struct(">q")
 _STAMP = struct.Struct(">QQ")
@@ -184,7 +186,8 @@ def _put_rows(
 
 def _put_fresh(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> int:
     keys = batch.fresh_keys
-    heads, bodies = seal_all(keys, batch.fresh_heads), seal_all(keys, batch.fresh_bodies)
+    heads = seal_all(keys, batch.fresh_heads)
+    bodies = seal_all(keys, batch.fresh_bodies, batch.fresh_kind)
     written = _put_sorted(transaction, tables.heads, keys, heads)
     return written + _put_sorted(transaction, tables.bodies, keys, bodies)
 
@@ -270,6 +273,10 @@ def _enter_lanes(
     written = _put_sorted(
         transaction, tables.lanes, keys, seal_all(keys, [rows[key] for key in keys])
     )
+    fresh = sorted(batch.fresh_lane_keys)
+    written += _put_sorted(transaction, tables.lanes, fresh, seal_all(fresh, map(_due, fresh)))
+    for lane_number, count in _count_fresh(batch).items():
+        lane_rows[lane_number] = lane_rows.get(lane_number, 0) + count
     for lane_number, name in sorted(batch.lane_names.items()):
         key = lane_number.to_bytes(4, "big")
         if name is None:
@@ -277,6 +284,12 @@ def _enter_lanes(
         else:
             transaction.put(key, seal(key, name), db=tables.lane_names)
     return written
+
+
+def _count_fresh(batch: Batch) -> Counter[int]:
+    """How many tickets of each lane come as rows of it, and were not in the store before."""
+    counts = Counter(map(_lane, batch.fresh_lane_keys))
+    return Counter({int.from_bytes(lane, "big"): count for lane, count in counts.items()})
 
 
 def lane_tickets_key(lane_number: int) -> bytes:
@@ -305,6 +318,7 @@ def _count_lanes(
         for lane, count in Counter(map(_lane_and_flags, entries)).items():
             if not lane[4] & EXPIRY:
                 changes[int.from_bytes(lane[:4], "big")] += by * count
+    changes.update(_count_fresh(batch))
     return {
         lane_number: _count_lane(transaction, tables, path, lane_number, change)
         for lane_number, change in sorted(changes.items())

@@ -94,8 +94,9 @@ class Building:
         batch, flight = self.batch, self.flight
         for draft in self.plain:
             ticket = ticket_of(draft)
-            at = stored_at(ticket, self.core.lane_number(ticket.lane))
-            batch.heads[draft.serial] = encode_plain(draft)
+            number = self.core.lane_number(ticket.lane)
+            at = stored_at(ticket, number, flight.is_lined(draft.task, draft.serial))
+            batch.heads[draft.serial] = _plain_head(draft)
             batch.enters.append((draft.serial, at, None))
         batch.bodies = {**{draft.serial: draft.payload for draft in self.plain}, **flight.bodies}
         batch.uniques = dict(flight.uniques)
@@ -131,6 +132,11 @@ class Building:
             batch.leaves.append((serial, before, ticket.key))
         if ticket.state == PENDING:
             batch.enters.append((serial, at, ticket.key))
+
+
+def _plain_head(draft: Submitted) -> bytes:
+    fields = ([draft.serial], [draft.part], [draft.due_ms], [draft.at_ms])
+    return encode_plain(draft.task, *fields)[0]
 
 
 def stored_at(

@@ -25,11 +25,11 @@ from kit.parking import (
 )
 from parkade.store import writer
 from parkade.store.batch import Batch, Claim
-from parkade.store.entry import NEGATIVE, pack_entry
+from parkade.store.entry import NEGATIVE, pack_entry, pack_lane_keys
 from parkade.store.errors import Damage, FormatTooNew, NoRoom, ReadFailed, WriteFailed
 from parkade.store.meta import FORMAT, IDENTITY, pack_identity
 from parkade.store.parked import Parked
-from parkade.store.rows import seal
+from parkade.store.rows import pack_serials, seal
 from parkade.store.writer import CLAIM_END_BITS_MIN
 
 NOW = 5 << 26
@@ -194,6 +194,28 @@ def test_a_row_of_a_lane_that_is_put_twice_is_one_row(tmp_path: Path) -> None:
         batch.lane_rows += [pack_entry(NOW, 5, NOW, 1), pack_entry(NOW, 6, NOW, 1)]
         parked.commit(batch)
     assert parked.lane_rows == {1: 2}
+
+
+def test_fresh_rows_of_a_lane_are_counted_beside_those_that_another_lane_loses(
+    tmp_path: Path,
+) -> None:
+    parked = open_parked(tmp_path)
+    now = filled(parked)
+    row = now.cars[1]._replace(place="lane", first_due_ms=NOW)
+    moved = content({**now.cars, 1: row}, lsn=2)
+    parked.commit(diff(now, moved))
+    left = {serial: car for serial, car in moved.cars.items() if car.lane_number == 2}
+    batch = diff(moved, content(left, lsn=3))
+    batch.fresh_keys = pack_serials([90, 91])
+    batch.fresh_heads, batch.fresh_bodies = [b"head"] * 2, [b"one", b"two"]
+    batch.fresh_kind = b"P"
+    batch.fresh_lane_keys = pack_lane_keys(2, [NOW + 3, NOW + 2], [90, 91])
+    parked.commit(batch)
+    assert parked.lane_rows == {2: 2}
+    with parked.snapshot() as snapshot:
+        assert snapshot.lane_rows(2, limit=9) == [(NOW + 2, 91, NOW + 2), (NOW + 3, 90, NOW + 3)]
+        assert snapshot.bodies([90, 91]).found == {90: b"Pone", 91: b"Ptwo"}
+        assert snapshot.idle_lanes() == {1, 3}
 
 
 def test_a_deleted_head_takes_body_and_history_with_it(tmp_path: Path) -> None:
