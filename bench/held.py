@@ -35,7 +35,7 @@ QUESTION = "What do tickets cost that one open breaker holds: memory, and the li
 
 COUNT_SMALL, COUNT_USUAL, COUNT_FULL = 6_000, 300_000, 1_000_000
 LIVES_SMALL, LIVES_USUAL = 200, 5_000
-TURNS_SMALL, TURNS_USUAL = 2, 7
+TURNS_SMALL, TURNS_USUAL = 2, 5
 MB = 1e6
 
 

@@ -31,7 +31,7 @@ QUESTION = "How much of a core does an engine take that has nothing to do?"
 
 COUNTS_SMALL = {"empty": 0, "parked": 1_000, "waiting": 1_000}
 COUNTS_USUAL = {"empty": 0, "parked": 100_000, "waiting": 20_000}
-WINDOW_S_SMALL, WINDOW_S_USUAL = 0.2, 4.0
+WINDOW_S_SMALL, WINDOW_S_USUAL = 0.2, 3.0
 REST_S = 1.5  # past a second the journal's last frame has been covered, and nothing more comes
 
 

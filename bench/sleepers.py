@@ -42,9 +42,9 @@ from parkade import Attempt
 QUESTION = "What do sleepers cost while they sleep: memory, disk, and the next open?"
 
 PARTS = 10
-DUES_SMALL, DUES_USUAL = 5, 100  # tickets that become due among the sleepers, one after the other
+DUES_SMALL, DUES_USUAL = 5, 60  # tickets that become due among the sleepers, one after the other
 AHEAD_S = 0.03
-IDLE_S_SMALL, IDLE_S_USUAL = 0.2, 5.0
+IDLE_S_SMALL, IDLE_S_USUAL = 0.2, 4.0
 MB = 1e6
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import NewType, Protocol
 
-__all__ = ["Clock", "MonoMs", "SettledClock", "SettledMs", "SystemClock", "WallMs"]
+__all__ = ["Clock", "MonoMs", "SettledClock", "SettledMs", "SystemClock", "WallMs", "stopwatch_us"]
 
 WallMs = NewType("WallMs", int)  # since the epoch; it may be set, forwards and backwards
 MonoMs = NewType("MonoMs", int)  # since some start; it never goes back, and may stand in a suspend
@@ -20,6 +20,12 @@ STEP_AHEAD_MS_MAX = 3_600_000
 HOLD_MS = 600_000
 # Within this the wall clock counts as running evenly: it is slewed at 0.5 ms a second at most.
 HOLD_DRIFT_MS_MAX = 5_000
+
+
+def stopwatch_us() -> int:
+    """Microseconds since some moment of this process, to tell how long something took: nothing may
+    depend on it, so that a test need not give it."""
+    return time.perf_counter_ns() // 1_000
 
 
 class Clock(Protocol):

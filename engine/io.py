@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from parkade.clock import stopwatch_us
+from parkade.latencies import Latencies
 from parkade.store.errors import NoRoom
 from parkade.store.record import Record, encode_records
 
@@ -77,6 +79,7 @@ class ShardIO(_Worker):
     def __init__(self, name: str, post: Post) -> None:
         super().__init__(name)
         self._post = post
+        self.latencies = Latencies()
         self._frames: deque[tuple[FrameJournal, Sequence[Record], Any, Any]] = deque()
         self._calls: deque[_Call] = deque()
         self._handed = 0  # pieces of work: counted by the core thread alone
@@ -109,6 +112,7 @@ class ShardIO(_Worker):
         """`append` on the thread that calls: this one's own, or the core's while it is idle."""
         try:
             body = encode_records(records)
+            began_us = stopwatch_us()
             try:
                 last_lsn = journal.append(body, len(records))
             except NoRoom:
@@ -119,6 +123,7 @@ class ShardIO(_Worker):
         except Exception as error:
             self._post(on_failed, error)
         else:
+            self.latencies.add(stopwatch_us() - began_us)
             self._post(on_durable, last_lsn)
 
     def call(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:

@@ -17,8 +17,10 @@ from parkade.desk import Desk
 from parkade.durations import datetime_of
 from parkade.errors import ParkadeError
 from parkade.facts import owner_facts, plain
+from parkade.finding import find
 from parkade.guards import Pause
 from parkade.house import HOUSE_NUMBER, HouseState, read_state
+from parkade.limits import FIND_LIMIT_MAX
 from parkade.onlooker import Onlooker
 from parkade.shard.breaker import CLOSED, STATE_NAMES, Circuit, decode_circuit
 from parkade.shard.lanes import Lane, Lanes
@@ -33,9 +35,13 @@ if TYPE_CHECKING:
     from parkade.reader import Reader
     from parkade.runtime import Runtime
 
-__all__ = ["DEAD_GROUPS_MAX", "count_held", "engine_status", "files_status", "lanes_of"]
+__all__ = [
+    "AMBIGUOUS_MAX", "DEAD_GROUPS_MAX", "count_held", "engine_status", "files_status", "lanes_of",
+]  # fmt: skip
 
 DEAD_GROUPS_MAX = 10_000  # counted; with as many, nobody looks at each
+AMBIGUOUS_MAX = FIND_LIMIT_MAX  # counted
+DEAD_LOOKED_AT_MAX = 10_000  # for the ambiguous ones among them
 LANES_MAX = 100_000  # looked at for what holds them: some two seconds, a slice at a time
 LANES_SLICE = 2_000  # some 30 ms
 _CALL = "status"
@@ -55,11 +61,13 @@ def engine_status(engine: "Engine") -> dict[str, Any]:
         "owner": owner_facts(directory.lock.owner),
         **_counted(stats),
         "dead_groups": _dead_groups(desk, stats),
+        "ambiguous": _ambiguous(desk, stats),
         "runs_nothing": runtime.attempts.runs_nothing or None,
         "zombies": stats.zombies,
         **_standing(runtime),
         **_room(directory.disk, directory.path),
         "is_full": runtime.host.call(lambda: _is_full(runtime)),
+        "commit_us": _commit_us(runtime),
     }
 
 
@@ -72,6 +80,7 @@ def files_status(disk: Disk, reader: "Reader") -> dict[str, Any]:
         "owner": None,
         **_counted(stats),
         "dead_groups": _dead_groups(reader.desk(_CALL), stats),
+        "ambiguous": _ambiguous(reader.desk(_CALL), stats),
         "runs_nothing": None,
         "zombies": 0,
         "held": None,
@@ -81,6 +90,7 @@ def files_status(disk: Disk, reader: "Reader") -> dict[str, Any]:
         **_house_of_files(disk, reader, now_ms),
         **_room(disk, reader.path),
         "is_full": None,
+        "commit_us": None,
     }
 
 
@@ -118,6 +128,20 @@ def _dead_groups(desk: Desk, stats: Stats) -> int | None:
         return count_groups(desk, _CALL, DEAD_GROUPS_MAX)
     except ParkadeError:
         return None
+
+
+def _ambiguous(desk: Desk, stats: Stats) -> int | None:
+    """How many dead tickets may have happened, `AMBIGUOUS_MAX` where there are as many or more.
+    None: too many are dead to look at each, or a shard cannot tell."""
+    if not stats.dead:
+        return 0
+    if stats.dead > DEAD_LOOKED_AT_MAX:
+        return None
+    try:
+        page = desk.ask(find(desk, call=_CALL, state="dead", why="ambiguous", limit=AMBIGUOUS_MAX))
+    except ParkadeError:
+        return None
+    return len(page.items)
 
 
 def _room(disk: Disk, path: str) -> dict[str, Any]:
@@ -201,6 +225,14 @@ def count_held(
 def _places(runtime: "Runtime") -> dict[str, dict[str, int]]:
     admission = runtime.attempts.admission
     return {kind: {"used": admission.used[kind], "of": of} for kind, of in admission.places.items()}
+
+
+def _commit_us(runtime: "Runtime") -> dict[str, int] | None:
+    """How long the latest frames of all shards took to be on disk; None: none was written yet."""
+    taken = sorted(us for shard in runtime.shards for us in shard.io.latencies.latest())
+    if not taken:
+        return None
+    return {"p50": taken[len(taken) // 2], "p99": taken[len(taken) * 99 // 100]}
 
 
 def _is_full(runtime: "Runtime") -> bool:

@@ -7,7 +7,7 @@ import click
 from parkade.cli import exits
 from parkade.cli.screen import Output, Screen, clean, ms_of, output_options
 from parkade.cli.source import ask
-from parkade.status_facts import DEAD_GROUPS_MAX
+from parkade.status_facts import AMBIGUOUS_MAX, DEAD_GROUPS_MAX
 from parkade.wording import bytes_text, count_text, span_text
 
 __all__ = ["breaker_text", "status"]
@@ -116,7 +116,15 @@ def _dead_note(facts: dict[str, Any]) -> str:
     if groups is None:
         return "parkade dead groups"
     more = " or more" if groups == DEAD_GROUPS_MAX else ""
-    return f"{_count(groups, 'group')}{more}: parkade dead groups"
+    return f"{_count(groups, 'group')}{more}{_ambiguous_note(facts)}: parkade dead groups"
+
+
+def _ambiguous_note(facts: dict[str, Any]) -> str:
+    count = facts["ambiguous"]
+    if not count:
+        return ""
+    more = " or more" if count == AMBIGUOUS_MAX else ""
+    return f", {count_text(count)}{more} ambiguous"
 
 
 def _print_house(screen: Screen, facts: dict[str, Any]) -> None:
@@ -154,11 +162,17 @@ def _print_disk(screen: Screen, facts: dict[str, Any]) -> None:
     stores = sum(shard["store_bytes"] for shard in storage)
     journals = sum(shard["journal_bytes"] for shard in storage)
     parts = [f"stores {bytes_text(stores, binary=True)}"]
+    if (commit := facts["commit_us"]) is not None:
+        parts.insert(0, f"commit p50 {_ms(commit['p50'])} p99 {_ms(commit['p99'])}")
     parts.append(f"journals {bytes_text(journals, binary=True)}")
     if facts["free_bytes"] is not None:
         parts.append(f"{bytes_text(facts['free_bytes'], binary=True)} free")
     full = screen.colour("FULL", "red") + ": submits are refused · " if facts["is_full"] else ""
     screen.line(f"  disk       {full}{' · '.join(parts)}")
+
+
+def _ms(us: int) -> str:
+    return f"{us / 1_000:,.1f} ms"
 
 
 def _print_tasks(screen: Screen, tasks: dict[str, dict[str, int]]) -> None:

@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 
 from kit.engines import Gate, hold_handlers, make, rig, when
 from kit.faulty import FaultyDisk
-from parkade import Breaker, Engine, Fail, Limit, StorageError, TicketFailed
+from parkade import Ambiguous, Breaker, Engine, Fail, Limit, StorageError, TicketFailed
 from parkade.cli.app import cli
+from parkade.latencies import KEPT_MAX, Latencies
 from parkade.runtime import Runtime
 from parkade.status_facts import count_held, lanes_of
 
@@ -145,6 +146,44 @@ def test_dead_groups_are_counted(tmp_path: Path) -> None:
         assert facts_of(path)["dead_groups"] == 2
         assert "2 groups: parkade dead groups" in run(path).stdout
     assert facts_of(path)["dead_groups"] == 2
+
+
+def test_of_the_dead_those_that_may_have_happened_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data"
+    with make(path) as engine:
+
+        @engine.task
+        def wire(n: int) -> None:
+            raise Ambiguous("no answer") if n else Fail("no such account")
+
+        for n in (0, 1, 2):
+            with pytest.raises(TicketFailed):
+                wire.submit(n).result("20s")
+        assert facts_of(path)["ambiguous"] == 2
+        assert "2 groups, 2 ambiguous: parkade dead groups" in run(path).stdout
+        monkeypatch.setattr("parkade.status_facts.DEAD_LOOKED_AT_MAX", 2)
+        assert facts_of(path)["ambiguous"] is None
+        assert "2 groups: parkade dead groups" in run(path).stdout
+    monkeypatch.undo()
+    assert facts_of(path)["ambiguous"] == 2
+
+
+def test_how_long_the_latest_frames_took_is_told_while_an_engine_runs(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with make(path, shards=2, run=False) as engine:
+        assert facts_of(path)["commit_us"] is None
+        engine.task(name="count")(count).submit(1)
+        assert "disk       commit p50 " in run(path).stdout
+        ring = Latencies()
+        for us in range(2 * KEPT_MAX):
+            ring.add(us)
+        assert sorted(ring.latest()) == list(range(KEPT_MAX, 2 * KEPT_MAX))
+        for shard in engine.desk("test").runtime.shards:
+            shard.io.latencies = ring
+        assert facts_of(path)["commit_us"] == {"p50": 768, "p99": 1_018}
+    assert facts_of(path)["commit_us"] is None
 
 
 def test_a_house_that_cannot_be_read_is_told_with_all_the_rest(tmp_path: Path) -> None:
