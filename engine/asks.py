@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from parkade.shard.commands import Command
+from parkade.shard.commands import Command, Settle, StartAlike
 from parkade.shard.ticket import Ticket
 from parkade.waiters import Waiter, Wakeups
 
@@ -177,6 +177,12 @@ class Ask:
         self.door_bytes = door_bytes  # held against the door's bound until it is decided
         self.due_count = due_count  # tickets that were let in as due
         self.has_waited = False  # for what was on its way to the shard
+
+    @property
+    def stirs(self) -> bool:
+        """Whether a turn of the shard is to follow the answer. Who hears of a start, or of ends,
+        sees to it where one must."""
+        return self.then is not None and type(self.asked) not in (Settle, StartAlike)
 
     @property
     def is_abandoned(self) -> bool:

@@ -8,10 +8,10 @@ for lost (docs/architecture.md, Admission and attempts).
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from parkade import limits
 from parkade.admission import Admission
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
 
 __all__ = ["AttemptRunner", "Attempts", "TaskRules"]
-
-
-ALIKE_MIN = 4
-"""So many starts of one task are one command about all of them."""
 
 
 class AttemptRunner(Protocol):
@@ -220,16 +216,21 @@ class Attempts:
         shard.read(lambda: [reader.body(serial) for serial in serials], done)
 
     def _start(self, shard: "ShardHost", payloads: dict[int, bytes]) -> None:
+        command = self._command(shard.core.hot, list(payloads))
         ask = Ask(
-            self._command(shard.core.hot, list(payloads)),
+            command,
             then=lambda answers, error: self._started(shard, payloads, answers, error),
         )
-        shard.decide_now(ask)
+        if type(command) is StartAlike:
+            shard.decide(ask)
+            shard.dues.reckon_start(shard)
+        else:
+            shard.decide_now(ask)
 
     def _command(self, hot: Mapping[int, Ticket], serials: list[int]) -> Start | StartAlike:
         """What the code says of each start; the same for all of a task that bring no options."""
         tickets = [hot.get(serial) for serial in serials]
-        if len(tickets) >= ALIKE_MIN and not (self._zombies or self.outlived):
+        if not (self._zombies or self.outlived):
             alike = self._alike(serials, tickets)
             if alike is not None:
                 return alike
@@ -297,6 +298,7 @@ class Attempts:
 
     def _refused(self, shard: "ShardHost", refusal: Refusal) -> None:
         """It may not start now."""
+        shard.is_stirred = True
         serial = refusal.serial
         self._release(serial)
         if refusal.code == "clock":
@@ -329,7 +331,7 @@ class Attempts:
             attempt = attempts[serial]
             attempt.fence = fence
             ticket = hot.get(serial)
-            job = None if ticket is None else job_of(copy(ticket), payloads[serial])
+            job = None if ticket is None else job_of(replace(ticket), payloads[serial])
             if job is None:  # the handler went away between the pick and now
                 without.append(Outcome(serial, fence, "released", has_begun=False))
                 continue

@@ -41,9 +41,21 @@ class Dues:
         if shard.uncovered_since_ms is not None:
             self.cover_by(shard.uncovered_since_ms)
 
+    def reckon_start(self, shard: "ShardHost") -> None:
+        """Behind a start, which leaves a shard little to do: its turn follows in a moment, with
+        what comes in by then; at once where something is to be read."""
+        lanes = shard.placement.lanes
+        if shard.waiting or lanes.hungry or lanes.waits.hungry:
+            shard.is_stirred = True
+        self.are_over_by(shard.host.mono_ms + limits.QUIET_MS)
+
+    def are_over_by(self, mono_ms: int) -> None:
+        """There is something to be done then, on the monotonic clock."""
+        self.mono_ms = min(self.mono_ms, mono_ms)
+
     def cover_by(self, since_ms: int) -> None:
         """A frame without a successor is covered after a while."""
-        self.mono_ms = min(self.mono_ms, since_ms + limits.IDLE_COVER_MS)
+        self.are_over_by(since_ms + limits.IDLE_COVER_MS)
 
     def try_again_at(self, mono_ms: int) -> None:
         """Nothing is to be done before that time on the monotonic clock."""

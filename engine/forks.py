@@ -4,7 +4,18 @@ import os
 
 from parkade.errors import ForkedEngine
 
-__all__ = ["check_process"]
+__all__ = ["check_process", "fork_count"]
+
+_forks: list[None] = []
+
+
+def fork_count() -> int:
+    """How many forks lie between this process and the one that began to count: what tells a fork
+    from its parent without a call of the system."""
+    return len(_forks)
+
+
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 def check_process(opened_in_pid: int) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "OUTBOX_READ_MAX",
     "OUTCOME_BYTES",
     "POISON_WINDOW_MS",
+    "QUIET_MS",
     "RECOVERIES_IN_WINDOW_MAX",
     "RECOVERY_RETRY_MS",
     "REREADS_BEFORE_HOLD",
@@ -77,6 +78,7 @@ RECOVERY_RETRY_MS = 1_000  # without a free descriptor
 ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clock
 
 IDLE_COVER_MS = 1_000
+QUIET_MS = 5  # until a shard looks at what a start has left it to do, if nothing else comes
 WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
 
 FIRE_MAX = 1_024  # timers in a turn: some 10 ms where they find their lanes full

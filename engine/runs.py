@@ -22,6 +22,7 @@ import msgspec
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import Clock
 from parkade.family import Family
+from parkade.forks import fork_count
 from parkade.job import Job
 from parkade.links import LinkPort, RunLink
 from parkade.outliving import OUTLIVING
@@ -119,7 +120,8 @@ class Runs:
         self._outcomes: deque[Outcome] = deque()
         self._handing_over = threading.Lock()
         self._making = threading.Lock()  # attempts, for whoever asks first
-        self._pid = os.getpid()
+        self._forks = fork_count()
+        self._attempt_of = self.attempt_of  # bound once
 
     # --------------------------------------------------------------------- for the executor
 
@@ -204,7 +206,7 @@ class Runs:
     def ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
         """The outcome of a handler that has returned or raised. There always is one: a run
         without would keep its place, and its ticket would run for ever."""
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             _leave_fork(error)
         try:
             return self._outcome_of(run, value, error)
@@ -279,7 +281,7 @@ class Runs:
         if run.timeout_ms is not None:
             run.deadline_ms = run.started_ms + run.timeout_ms
         if not job.task.handler.takes_attempt:
-            RUNNING.set(partial(self.attempt_of, run))
+            RUNNING.set(partial(self._attempt_of, run))
             return args, kwargs
         attempt = self.attempt_of(run)
         RUNNING.set(attempt)

@@ -343,7 +343,7 @@ class ShardHost:
             self.outputs.append((self.core.lsn, ask, value))
 
     def _release(self, ask: Ask, value: Any) -> None:
-        if ask.then is not None:
+        if ask.stirs:
             self.is_stirred = True  # what the engine itself has asked for is to go on
         try:
             ask.answer(value, self.host.wakeups)

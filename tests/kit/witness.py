@@ -39,6 +39,7 @@ from parkade.shard.commands import (
     Settle,
     SettleLost,
     Start,
+    StartAlike,
     StartItem,
     Submit,
     UniqueRow,
@@ -241,7 +242,7 @@ class Witness:
         expected = _Expected(self.model, answers, *times, has_room, self.latest_ms).codes(command)
         codes = [answer.code for answer in answers]
         assert codes == expected, (command, codes, expected)
-        self.started += codes.count("started") if isinstance(command, Start) else 0
+        self.started += codes.count("started") if isinstance(command, Start | StartAlike) else 0
         self.bearing = births_of(command)
 
     def told_along(self, records: Sequence[Record]) -> None:
@@ -476,6 +477,8 @@ class _Expected:
                 return [self._forget(task, state, serial, before_ms) for serial in serials]
             case Start(items):
                 return [self._start(*each) for each in zip(items, self.answers, strict=True)]
+            case StartAlike(serials, most, on_crash):
+                return self.codes(Start([StartItem(s, most, None, on_crash) for s in serials]))
             case Settle(outcomes):
                 return [model.settle(outcome, now_ms, settled_ms) for outcome in outcomes]
             case Deliver(sender, entries):
