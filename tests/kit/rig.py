@@ -123,7 +123,7 @@ class Rig:
         assert verdict.need is None, verdict
         if type(verdict.answers) is AllCreated:
             self.apply_submits([one for one in verdict.records if type(one) is Submitted])
-        elif type(verdict.answers) is AllSettled:
+        elif type(verdict.answers) is AllSettled and verdict.records:
             self.apply_completed([one for one in verdict.records if type(one) is Completed])
         else:
             for record in verdict.records:
