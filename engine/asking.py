@@ -29,10 +29,11 @@ class TimeIsUp(Exception):
 class Request(Generic[T]):
     """`asks`: what goes to which shard. `finish` gets their answers in the same order, on the
     caller's thread. `sizes`: the bytes that each holds at the door and writes, where they may be
-    many: of what is submitted, or found out.
+    many: of what is submitted, or found out. `door_sizes`: what it holds, where that is not the
+    same.
     `takes_errors`: `finish` also gets the errors, each in the place of its shard's answer."""
 
-    __slots__ = ("asks", "call", "finish", "instead", "sizes", "takes_errors")
+    __slots__ = ("asks", "call", "door_sizes", "finish", "instead", "sizes", "takes_errors")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Request(Generic[T]):
         finish: Callable[[list[Any]], T],
         *,
         sizes: Sequence[int] = (),
+        door_sizes: Sequence[int] = (),
         takes_errors: bool = False,
     ) -> None:
         self.call = call
@@ -49,6 +51,7 @@ class Request(Generic[T]):
         self.asks = asks
         self.finish = finish
         self.sizes = sizes
+        self.door_sizes = door_sizes or sizes
         self.takes_errors = takes_errors
 
 
@@ -74,7 +77,7 @@ class Asker:
             valve = self._inbox.valve
             if valve is not None:
                 valve.enter(sum(_due_counts(request)))
-            self._inbox.enter(sum(request.sizes))
+            self._inbox.enter(sum(request.door_sizes))
         self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
         try:
             if not self._drive.wait_for(waiter, timeout_s):
@@ -95,7 +98,7 @@ class Asker:
             valve = self._inbox.valve
             if valve is not None:
                 await valve.aenter(sum(_due_counts(request)))
-            size = sum(request.sizes)
+            size = sum(request.door_sizes)
             if not self._inbox.enter_now(size):
                 await self._inbox.aenter(size)
         self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
@@ -126,12 +129,15 @@ def _asks(
     request: Request[Any], waiter: ThreadWaiter | LoopWaiter, *, is_counted: bool
 ) -> list[tuple[int, Ask]]:
     sizes = request.sizes or (0,) * len(request.asks)
+    door_sizes = request.door_sizes or sizes
     if len(sizes) == 1 and not is_counted:
-        ((shard, asked),), (size,) = request.asks, sizes
-        return [(shard, Ask(asked, waiter=waiter, size=size, door_bytes=size))]
+        ((shard, asked),), (size,), (held,) = request.asks, sizes, door_sizes
+        return [(shard, Ask(asked, waiter=waiter, size=size, door_bytes=held))]
     asks = [
-        (shard, Ask(asked, waiter=waiter, slot=slot, size=size, door_bytes=size))
-        for slot, ((shard, asked), size) in enumerate(zip(request.asks, sizes, strict=True))
+        (shard, Ask(asked, waiter=waiter, slot=slot, size=size, door_bytes=held))
+        for slot, ((shard, asked), size, held) in enumerate(
+            zip(request.asks, sizes, door_sizes, strict=True)
+        )
     ]
     if is_counted:
         for (_, ask), count in zip(asks, _due_counts(request), strict=True):

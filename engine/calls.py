@@ -133,6 +133,7 @@ class Definition:
     __slots__ = (
         "_codecs",
         "_constants",
+        "_has_templates",
         "_key",
         "_summary",
         "_target",
@@ -149,6 +150,8 @@ class Definition:
         self._constants: dict[str, str] = {}
         self._target = self._changing("target")
         self._summary = self._changing("summary")
+        templates = (self._key, self._unique, self._target, self._summary)
+        self._has_templates = any(template is not None for template in templates)
         self._codecs: tuple[PayloadCodec, ResultCodec] | None = None
         try:
             self._make_codecs()
@@ -186,6 +189,8 @@ class Definition:
         """A call with these encoded arguments; `stored` is `record_options` of the options."""
         payload, values = encoded
         key, unique = options.key, options.unique
+        if not self._has_templates:
+            return Call(self.name, payload, key, unique, stored, options, bound)
         if key is None and self._key is not None:
             key = self._key.render(values)
         if unique is None and self._unique is not None:

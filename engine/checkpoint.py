@@ -32,7 +32,6 @@ __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
 PLAIN_STATES = (PENDING, DONE)
-_columns_of = attrgetter("serial", "part", "due_ms", "at_ms", "payload")
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
@@ -92,12 +91,12 @@ class Checkpoint:
         has them nobody needs to know: they are not in memory when it does."""
         batch, lined = self.batch, self._flight.lined.get(task, ())
         lane_number = self._core.lane_number((task, None, 0))
-        columns = zip(*map(_columns_of, drafts), strict=True)
-        serials, parts, dues_ms, ats_ms, payloads = map(list, columns)
+        serials = [draft.serial for draft in drafts]
+        dues_ms = [draft.due_ms for draft in drafts]
         keys = pack_serials(serials)
         batch.fresh_keys += keys
-        batch.fresh_heads += encode_plain(task, serials, parts, dues_ms, ats_ms)
-        batch.fresh_bodies += payloads
+        batch.fresh_heads += encode_plain(task, drafts)
+        batch.fresh_bodies += [draft.payload for draft in drafts]
         for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
             batch.index_runs.setdefault(prefix, []).extend(keys)
         if lined:

@@ -46,6 +46,7 @@ __all__ = [
     "SPENT_WALK_BLOBS",
     "STARTS_IN_A_ROW_MAX",
     "START_BATCH_MAX",
+    "SUBMIT_BYTES_MAX",
     "SUBMIT_CHUNK",
     "TURN_BYTES_MAX",
     "WAIT_MS_MAX",
@@ -55,11 +56,12 @@ SHARDS_DEFAULT = 4
 SHARDS_MAX = 256  # a part has 16 bits; beyond this, descriptors and fsyncs cost more than they give
 
 COMMANDS_PER_TURN_MAX = 4_096  # so that timers and leases are looked at every few milliseconds
-TURN_BYTES_MAX = 256_000  # of one frame; a larger command makes one alone, in a larger segment
+TURN_BYTES_MAX = 320_000  # of one frame; a larger command makes one alone, in a larger segment
 SMALL_FRAME_RECORDS = 16  # up to so many wait for the end of the pass, and may be written there
 FRAME_MARGIN_BYTES = 65_536  # what a frame may be larger than the estimate of its records
 SUBMIT_CHUNK = 1_000  # drafts in one command
-COMMAND_BYTES_MAX = 128_000  # a chunk of drafts or outcomes is split there
+COMMAND_BYTES_MAX = 128_000  # a chunk of outcomes is split there
+SUBMIT_BYTES_MAX = 320_000  # and one of drafts: a thousand of 1,000 bytes are a frame a shard
 LOST_CHUNK = 1_000  # lost attempts settled by one command
 OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 

@@ -116,7 +116,10 @@ class PayloadCodec:
 
         Checked: what is stored fits the annotations and can be read back. Raises `PayloadError`.
         """
-        values = self._bind(args, kwargs)
+        if kwargs or len(args) != self._count:
+            values = self._bind(args, kwargs)
+        else:
+            values = dict(zip(self._positional, args, strict=True))
         try:
             payload = _encode(values)
         except Exception as error:
@@ -164,8 +167,6 @@ class PayloadCodec:
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         names = self._positional
-        if not kwargs and len(args) == self._count:
-            return dict(zip(names, args, strict=True))
         if self._count >= 0 and len(args) <= len(names):
             values = dict(zip(names, args, strict=False))
             if kwargs.keys() <= self._by_keyword and values.keys().isdisjoint(kwargs):

@@ -5,9 +5,9 @@ from typing import Any
 
 from parkade.calls import Call, Prepared
 from parkade.durations import TIME_MS_MAX
-from parkade.options import with_indexed
+from parkade.options import SubmitOptions, with_indexed
 from parkade.serials import Serials
-from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique
+from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique, parts_of_serials
 from parkade.store.record import Submitted
 
 __all__ = ["NEVER_MS", "Placing"]
@@ -53,12 +53,40 @@ class Placing:
     ) -> list[Submitted]:
         """What becomes of calls that are submitted now, under serials in a row. Raises what
         `Call.prepare` raises."""
-        first = self._serials.take(len(calls), now_ms)
-        draft, is_healthy = self._draft_of, not any(map(self._is_refused, range(self._shard_count)))
-        return [
-            draft(call, serial, now_ms, payload_bytes_max, is_healthy)
-            for serial, call in enumerate(calls, first)
-        ]
+        count = len(calls)
+        first, parts = self._serials.take(count, now_ms), list[int]()
+        if not any(map(self._is_refused, range(self._shard_count))):
+            parts = parts_of_serials(first, count)
+        known, due_ms, made = None, -1, list[Submitted]()
+        for place, call in enumerate(calls):
+            payload, stored = call.payload, call.stored
+            if call.options is not known:
+                known = call.options
+                due_ms = _plain_due_ms(known, now_ms) if parts else -1
+            if (
+                due_ms < 0
+                or call.key is not None
+                or call.unique is not None
+                or len(payload) > payload_bytes_max
+                or (stored is not None and self._index_tags)
+            ):
+                serial = first + place
+                made.append(self._draft_of(call, serial, now_ms, payload_bytes_max, bool(parts)))
+                continue
+            made.append(
+                Submitted(
+                    first + place,
+                    parts[place],
+                    call.task,
+                    due_ms,
+                    now_ms,
+                    payload,
+                    None,
+                    None,
+                    stored,
+                )
+            )
+        return made
 
     def draft_of(
         self, call: Call[Any], serial: int, now_ms: int, payload_bytes_max: int
@@ -119,3 +147,12 @@ class Placing:
             if not self._is_refused(candidate % count):
                 return candidate
         return part
+
+
+def _plain_due_ms(options: SubmitOptions, now_ms: int) -> int:
+    """When a call without key and unique is due that is submitted now; -1 where that takes more
+    than its delay to tell, or cannot be."""
+    if options.at_ms is not None or options.unique_for_ms is not None:
+        return -1
+    due_ms = now_ms + (options.delay_ms or 0)
+    return due_ms if due_ms <= TIME_MS_MAX else -1

@@ -17,7 +17,7 @@ from parkade.calls import Call
 from parkade.checks import NAME_BYTES_MAX
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.handles import Handles
-from parkade.limits import COMMAND_BYTES_MAX
+from parkade.limits import SUBMIT_BYTES_MAX
 from parkade.shard.commands import AllCreated, Answer, Refusal, Submit
 from parkade.store.record import Submitted
 from parkade.ticket import Ticket
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Submitting", "chunks", "draft_bytes"]
 
 DRAFT_BYTES = 300  # what a plain draft holds beside its payload, about
+PLAIN_BYTES = 60  # what it writes beside its payload and its task's name, rather more
+HELD_BYTES = DRAFT_BYTES - PLAIN_BYTES
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -126,65 +128,71 @@ class Submitting:
         drafts = self._placing.drafts(
             calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max
         )
-        asks: list[tuple[int, Submit]] = []
-        places: list[list[int]] = []
-        sizes: list[int] = []
+        hands = list(self._dealt(drafts))
         conflicts = [call.options.on_conflict for call in calls]
-        has_conflicts = any(conflicts)
-        for shard, listed, size in self._dealt(drafts):
-            drafted = [drafts[place] for place in listed]
-            modes = [conflicts[place] for place in listed] if has_conflicts else None
-            asks.append((shard, Submit(drafted, modes)))
-            places.append(listed)
-            sizes.append(size)
+        asks = [(shard, Submit(hand)) for shard, hand, _ in hands]
+        if any(conflicts):
+            first = drafts[0].serial
+            asks = [
+                (shard, Submit(hand, [conflicts[draft.serial - first] for draft in hand]))
+                for shard, hand, _ in hands
+            ]
 
         def finish(answers: list[Any]) -> Exception | None:
             if all(type(answered) is AllCreated for answered in answers):
                 accepted.add_created(drafts, calls)
                 return None
-            outcomes = self._outcomes(drafts, calls, places, answers)
+            outcomes = self._outcomes(calls, [hand for _, hand, _ in hands], answers)
             accepted.add([one for one in outcomes if isinstance(one, Ticket)])
             return next((one for one in outcomes if isinstance(one, Exception)), None)
 
         call, instead = "engine.submit_many", "engine.asubmit_many"
-        return Request(call, instead, asks, finish, sizes=sizes, takes_errors=True)
+        return Request(
+            call,
+            instead,
+            asks,
+            finish,
+            sizes=[size for _, _, size in hands],
+            door_sizes=[size + HELD_BYTES * len(hand) for _, hand, size in hands],
+            takes_errors=True,
+        )
 
     def _outcomes(
         self,
-        drafts: Sequence[Submitted],
         calls: Sequence[Call[Any]],
-        places: Sequence[Sequence[int]],
+        hands: Sequence[Sequence[Submitted]],
         answers: Sequence[Any],
     ) -> list[Ticket[Any] | Exception]:
-        outcomes: list[Any] = [None] * len(drafts)
-        for listed, answered in zip(places, answers, strict=True):
+        """In the order of the calls, whose drafts have serials in a row."""
+        outcomes: list[Any] = [None] * len(calls)
+        first = min(hand[0].serial for hand in hands)
+        for hand, answered in zip(hands, answers, strict=True):
             if isinstance(answered, Exception):
-                answered = [answered] * len(listed)
-            for place, answer in zip(listed, answered, strict=True):
-                outcomes[place] = self._outcome(drafts[place], answer, calls[place].bound)
+                answered = [answered] * len(hand)
+            for draft, answer in zip(hand, answered, strict=True):
+                place = draft.serial - first
+                outcomes[place] = self._outcome(draft, answer, calls[place].bound)
         return outcomes
 
-    def _dealt(self, drafts: Sequence[Submitted]) -> Iterator[tuple[int, list[int], int]]:
-        """(shard, places in `drafts`, bytes) of each command; one has a bounded size."""
+    def _dealt(self, drafts: Sequence[Submitted]) -> Iterator[tuple[int, list[Submitted], int]]:
+        """(shard, drafts, bytes written) of each command, the latter about and rather more than
+        less; one has a bounded size."""
         count = self._shard_count
-        places: list[list[int]] = [[] for _ in range(count)]
-        sizes = [0] * count
-        of_each = [
-            len(draft.payload) + DRAFT_BYTES
-            if draft.options is None and draft.key is None and draft.unique is None
-            else draft_bytes(draft)
-            for draft in drafts
-        ]
-        for place, (draft, size) in enumerate(zip(drafts, of_each, strict=True)):
-            shard = draft.part % count
-            if sizes[shard] + size > COMMAND_BYTES_MAX and places[shard]:
-                yield shard, places[shard], sizes[shard]
-                places[shard], sizes[shard] = [], 0
-            places[shard].append(place)
-            sizes[shard] += size
-        for shard, listed in enumerate(places):
-            if listed:
-                yield shard, listed, sizes[shard]
+        hands: list[list[Submitted]] = [[] for _ in range(count)]
+        for draft in drafts:
+            hands[draft.part % count].append(draft)
+        plain_bytes = PLAIN_BYTES + max(
+            [len(task.encode()) for task in {draft.task for draft in drafts}]
+        )
+        for shard, hand in enumerate(hands):
+            sizes = [
+                len(draft.payload) + plain_bytes
+                if draft.options is None and draft.key is None and draft.unique is None
+                else draft_bytes(draft)
+                for draft in hand
+            ]
+            for begin, end in _runs(sizes):
+                yield shard, hand[begin:end], sum(sizes[begin:end])
 
     # --------------------------------------------------------------------------------- answers
 
@@ -228,6 +236,21 @@ def draft_bytes(draft: Submitted) -> int:
     if draft.key is not None:
         size += NAME_BYTES_MAX
     return size if draft.unique is None else size + NAME_BYTES_MAX
+
+
+def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From where to where these go into one command: all of them, unless that is too large."""
+    if 0 < sum(sizes) <= SUBMIT_BYTES_MAX:
+        yield 0, len(sizes)
+        return
+    begin = total = 0
+    for place, size in enumerate(sizes):
+        if total + size > SUBMIT_BYTES_MAX and place > begin:
+            yield begin, place
+            begin, total = place, 0
+        total += size
+    if begin < len(sizes):
+        yield begin, len(sizes)
 
 
 def chunks(calls: Iterable[Any], size: int) -> Iterable[list[Any]]:

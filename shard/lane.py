@@ -135,9 +135,9 @@ class Lane:
         heappush(self.outside, rank)
         self._tidy()
 
-    def put_all_outside(self, ranks: list[int]) -> None:
+    def put_all_outside(self, serials: list[int], ranks: list[int]) -> None:
         """The same for many, in bulk."""
-        self.ranks.update(zip(map(SERIAL_MASK.__and__, ranks), ranks, strict=True))
+        self.ranks.update(zip(serials, ranks, strict=True))
         outside = self.outside
         for rank in ranks:
             heappush(outside, rank)

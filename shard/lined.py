@@ -31,7 +31,7 @@ def line_up(lanes: Lanes, task: str, drafts: Sequence[Submitted]) -> Sequence[Su
         ranks = [rank for rank in ranks if rank > edge]
     if drafts:
         lanes.memory.create_lined(task, drafts)
-        lane.put_all_outside(ranks)
+        lane.put_all_outside([draft.serial for draft in drafts], ranks)
         lanes.note_hunger(lane)
     return within
 

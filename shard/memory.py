@@ -10,7 +10,6 @@ Knows nothing of time and of where a pending ticket waits. docs/architecture.md,
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -27,9 +26,6 @@ __all__ = ["UNREAD", "Memory", "Unread"]
 # What a hot ticket takes in memory beside its payload, measured.
 _TICKET_BYTES: Final = 500
 _PLAIN_BYTES: Final = 250
-
-
-_serial_of, _due_of, _payload_of = map(attrgetter, ("serial", "due_ms", "payload"))
 
 
 def _nowhere(_: Ticket) -> None:
@@ -183,18 +179,18 @@ class Memory:
         """Take in tickets that have never been and that nobody will look at soon: what was
         submitted stands for them, until somebody does or a checkpoint has them."""
         self._keep_plain(drafts)
-        self.dirty.plain_due_ms = min(self.dirty.plain_due_ms, min(map(_due_of, drafts)))
+        self.dirty.plain_due_ms = min(self.dirty.plain_due_ms, min([one.due_ms for one in drafts]))
 
     def create_lined(self, task: str, drafts: Sequence[Submitted]) -> None:
         """The same for tickets of one task that are due, and wait outside of their lane's
         window."""
         self._keep_plain(drafts)
-        self.dirty.lined.setdefault(task, set()).update(map(_serial_of, drafts))
+        self.dirty.lined.setdefault(task, set()).update([one.serial for one in drafts])
 
     def _keep_plain(self, drafts: Sequence[Submitted]) -> None:
         dirty = self.dirty
-        dirty.plain.update(zip(map(_serial_of, drafts), drafts, strict=True))
-        payload_bytes = sum(map(len, map(_payload_of, drafts)))
+        dirty.plain |= {draft.serial: draft for draft in drafts}
+        payload_bytes = sum([len(draft.payload) for draft in drafts])
         dirty.size_bytes += _PLAIN_BYTES * len(drafts) + payload_bytes
 
     @property

@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -25,6 +24,7 @@ __all__ = [
     "part_of_key",
     "part_of_serial",
     "part_of_unique",
+    "parts_of_serials",
     "shard_of",
     "ticket_of",
 ]
@@ -143,18 +143,15 @@ def encode_ticket(ticket: Ticket) -> bytes:
     return _encode(ticket)
 
 
-def encode_plain(
-    task: str,
-    serials: Sequence[int],
-    parts: Sequence[int],
-    dues_ms: Sequence[int],
-    ats_ms: Sequence[int],
-) -> list[bytes]:
+def encode_plain(task: str, drafts: Sequence[Submitted]) -> list[bytes]:
     """The heads of tickets of one task that were submitted without key, unique and options, and
     have not changed since: they end where the fields begin that are as they are when they are
     missing."""
-    fields = zip(serials, parts, repeat(task), repeat(0), dues_ms, dues_ms, ats_ms)
-    return list(map(_encode, fields))
+    encode, pending = _encode, 0
+    return [
+        encode((one.serial, one.part, task, pending, one.due_ms, one.due_ms, one.at_ms))
+        for one in drafts
+    ]
 
 
 def decode_ticket(head: bytes | memoryview) -> Ticket:
@@ -205,6 +202,11 @@ def part_of_serial(serial: int) -> int:
     """Multiplicative hashing with the golden ratio (Knuth, TAOCP 6.4): unlike a crc it spreads
     serials that differ in a few high bits alone, as those of idle times do."""
     return (serial * 0x9E37_79B9_7F4A_7C15 >> 48) & 0xFFFF
+
+
+def parts_of_serials(first: int, count: int) -> list[int]:
+    """`part_of_serial` of so many serials in a row."""
+    return [(s * 0x9E37_79B9_7F4A_7C15 >> 48) & 0xFFFF for s in range(first, first + count)]
 
 
 def shard_of(part: int, shards: int) -> int:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterable
-from itertools import chain, repeat
+from itertools import repeat
 from operator import add, itemgetter
 from zlib import crc32
 
@@ -11,7 +11,7 @@ from parkade.store.errors import StoreError
 __all__ = ["CRC_BYTES", "RowDamaged", "pack_serials", "seal", "seal_all", "unseal"]
 
 CRC_BYTES = 4
-_KEY = struct.Struct("8s")
+_SERIAL = struct.Struct(">Q")
 _CRC = struct.Struct("4s")
 
 
@@ -67,5 +67,4 @@ def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:
 
 def pack_serials(serials: list[int]) -> list[bytes]:
     """The keys of tickets: 8 bytes, big-endian."""
-    packed = struct.pack(f">{len(serials)}Q", *serials)
-    return list(chain.from_iterable(_KEY.iter_unpack(packed)))
+    return list(map(_SERIAL.pack, serials))

@@ -135,8 +135,7 @@ class Building:
 
 
 def _plain_head(draft: Submitted) -> bytes:
-    fields = ([draft.serial], [draft.part], [draft.due_ms], [draft.at_ms])
-    return encode_plain(draft.task, *fields)[0]
+    return encode_plain(draft.task, [draft])[0]
 
 
 def stored_at(
