@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Every bench in turn.")
     parser.add_argument("directory", nargs="?", default=".", help="the disk to use (default: here)")
     parser.add_argument("--small", action="store_true", help="the smallest sizes that work")
-    parser.add_argument("--full", action="store_true", help="the greatest sizes: a quarter hour")
+    parser.add_argument("--full", action="store_true", help="the greatest sizes: 20 minutes")
     parser.add_argument("--share", type=float, help="of the greatest counts, to try them out")
     parser.add_argument("--runs", type=int, help="runs per figure (default: each bench's own)")
     parser.add_argument("--only", nargs="+", choices=BENCHES, default=BENCHES, metavar="BENCH")

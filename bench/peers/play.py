@@ -174,9 +174,11 @@ def submit_crowd(driver: Driver, asked: Figures) -> float:
     if not driver.has_delays:
         raise NotOffered("no delays")
     count, trial = asked["crowd"], asked["trial"]
-    start_s = time.perf_counter()
-    put(driver, payloads(count, trial), [time.time() + YEAR_S] * trial)
-    each_s = (time.perf_counter() - start_s) / trial
+    each_s = 0.0
+    for first in (count, count + trial):  # the first trial makes what the second finds
+        start_s = time.perf_counter()
+        put(driver, payloads(first, trial), [time.time() + YEAR_S] * trial)
+        each_s = (time.perf_counter() - start_s) / trial
     due = float(round(time.time() + asked["lead_s"] + 1.6 * each_s * count))
     for first in range(0, count, CHUNK):
         jobs = payloads(first, min(CHUNK, count - first))

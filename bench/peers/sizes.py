@@ -40,11 +40,11 @@ class Sizes:
             crowd=20_000,
             lead_s=4.0,
             sleepers=100_000,
-            load_s=45.0,
+            load_s=30.0,
             rest_s=3.0,
             idle_s=5.0,
             killed=2_000,
-            patience=90.0,
+            patience=60.0,
             after_s=45.0,
             stage_s=600.0,
         )
