@@ -203,6 +203,8 @@ class Admission:
         first = queue.posts.first()
         if first is None or most < CROWD_MIN:
             return []
+        if queue.size == 1 and len(first.lane.window) < CROWD_MIN:
+            return []  # found out here, since a ticket alone is what somebody waits for
         before = RANK_MAX
         if bound is not None and bound[0] <= first.order:
             before = bound[1] if bound[0] == first.order else 0

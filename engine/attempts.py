@@ -345,11 +345,13 @@ class Attempts:
         """How many attempts begin with the next `send_jobs`."""
         return len(self._jobs)
 
-    def send_jobs(self) -> None:
-        """Hands what may run to the executors: one call a pass."""
-        if self._jobs:
-            jobs, self._jobs = self._jobs, []
-            self._runner.start(jobs)
+    def send_jobs(self) -> bool:
+        """Hands what may run to the executors, all in one call; whether there was anything."""
+        if not self._jobs:
+            return False
+        jobs, self._jobs = self._jobs, []
+        self._runner.start(jobs)
+        return True
 
     # ------------------------------------------------------------------------------- settling
 

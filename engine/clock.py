@@ -56,10 +56,15 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     def wait(self, event: threading.Event, timeout_ms: int | None) -> bool:
-        """Wait until `event` is set or the time is over (None: for ever); whether it is set."""
+        """Wait until `event` is set or the time is over (None: for ever); whether it is set.
+
+        The ms under way counts as the first one: who waits from `now_ms` until a deadline is
+        awake when that ms begins, and not up to a ms later.
+        """
         if timeout_ms is None:
             return event.wait()
-        return event.wait(min(max(timeout_ms, 0) / 1_000, threading.TIMEOUT_MAX))
+        begun_s = time.time_ns() % 1_000_000 / 1e9
+        return event.wait(min(max(timeout_ms / 1_000 - begun_s, 0.0), threading.TIMEOUT_MAX))
 
 
 class SettledClock:

@@ -32,6 +32,10 @@ from parkade.why import gather
 
 __all__ = ["Host", "Recovery"]
 
+GIVE_WAY_S = 0.001
+"""How long the core thread does nothing, at most, after a lone frame. Whom it has started or
+answered goes on meanwhile, and does not wait for the interpreter while upkeep has it."""
+
 
 class Recovery(Protocol):
     """How the engine around the host turns store errors into its own, and reopens a shard."""
@@ -78,6 +82,8 @@ class Host:
         self.lone_frames = LoneFrames()
         self._volley = Volley()
         self._outcome_wait = OutcomeWait()
+        self._gives_way = False
+        self.is_lone = False  # one shard has something to do: its frame may be written in this pass
         self._read_clocks()
 
     # -------------------------------------------------------------------------- any thread
@@ -190,6 +196,8 @@ class Host:
                 wait_ms = self.step()
                 if self._outcome_wait.is_on:
                     self._event.wait(OUTCOME_WAIT_S)
+                elif self._gives_way:
+                    self._event.wait(GIVE_WAY_S)
                 elif wait_ms and not self._await_volley():
                     self.clock.wait(self._event, wait_ms)
         except BaseException as error:
@@ -231,6 +239,8 @@ class Host:
         self._take_posted()
         self.take_outcomes()
         self._take_asks()
+        is_lone = self.lone_frames.is_quiet(self.mono_ms)
+        self.is_lone = is_lone and sum(shard.is_stirred for shard in self.shards) < 2
         for shard in self.shards:
             if shard.needs_turn():
                 self._turn(shard)
@@ -242,17 +252,24 @@ class Host:
             self.inbox.leave(leaving)
         if self.inbox.valve is not None:
             self._tell_valve(self.inbox.valve)
+        written = self.lone_frames.written
         is_more = not self._waits_for_outcomes() and self._hand_frames()
-        self.attempts.send_jobs()
-        self.wakeups.send()
+        has_left = self._let_go() and self.lone_frames.written > written
+        self._gives_way = has_left and not self._is_called
         self._check_conditions()
-        return 0 if is_more else self._wait_ms()
+        return 0 if is_more or self._gives_way else self._wait_ms()
+
+    def _let_go(self) -> bool:
+        """What may leave leaves, the attempts first: who has an answer may want more, and they
+        would wait for that. Whether anything left."""
+        has_begun = self.attempts.send_jobs()
+        return self.wakeups.send() or has_begun
 
     def _waits_for_outcomes(self) -> bool:
         """Whether frames wait for the outcomes of the attempts that begin in this pass."""
-        return self._outcome_wait.begins(
-            self.attempts.to_send,
-            max((len(shard.records) for shard in self.open_shards()), default=0),
+        begun = self.attempts.to_send
+        return begun > 0 and self._outcome_wait.begins(
+            begun, max((len(shard.records) for shard in self.open_shards()), default=0)
         )
 
     def _hand_frames(self) -> bool:
@@ -264,6 +281,7 @@ class Host:
             for shard in self.shards:
                 shard.hand_frame()
             return False
+        self._let_go()  # nothing that is durable waits for the disk once more
         lone.hand_frame(is_here=True)
         self.lone_frames.note(
             began_ms=began_ms, ended_ms=self.clock.monotonic_ms(), has_company=self._is_called

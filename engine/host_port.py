@@ -23,6 +23,7 @@ class HostPort(Protocol):
     now_ms: int
     mono_ms: int
     settled_ms: int
+    is_lone: bool
     keeping: Keeping
 
     @property

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["LoneFrames"]
 
 COMPANY_FRAMES = 16  # handed over after something came in while one was written
+QUIET_MS = 10  # without a frame: whoever comes next is alone again
 SLOW_MS = 10  # a disk that takes this long is not waited for again
 SLOW_PAUSE_MS = 200
 
@@ -27,7 +28,13 @@ class LoneFrames:
         self.is_allowed = False
         self.written = 0
         self._frames_to_hand = 0
+        self._seen_ms = 0  # when there was a frame, of whatever shard
         self._pause_until_ms = 0
+
+    def is_quiet(self, mono_ms: int) -> bool:
+        """Whether a lone frame would be written here, as far as what was before tells."""
+        is_free = not self._frames_to_hand or mono_ms - self._seen_ms >= QUIET_MS
+        return self.is_allowed and is_free and mono_ms >= self._pause_until_ms
 
     def pick(self, shards: "Iterable[ShardHost]", mono_ms: int) -> "ShardHost | None":
         """The shard whose frame is to be written here; None: all that there are, are handed over.
@@ -35,21 +42,28 @@ class LoneFrames:
         if not self.is_allowed:
             return None
         found: ShardHost | None = None
+        is_quiet, is_alone = self.is_quiet(mono_ms), True
         for shard in shards:
             if shard.has_frame:
-                if found is not None:
-                    return None
+                is_alone = is_alone and found is None
                 found = shard
             elif shard.is_open and shard.frame_in_flight:
-                return None
-        if found is None or not found.io.is_idle or not found.room.is_there:
+                is_alone, self._seen_ms = False, mono_ms
+        if found is None:
             return None
-        if len(found.records) > limits.SMALL_FRAME_RECORDS or mono_ms < self._pause_until_ms:
+        self._seen_ms = mono_ms
+        if not is_alone or not self._is_fit(found) or mono_ms < self._pause_until_ms:
             return None
-        if self._frames_to_hand:
-            self._frames_to_hand -= 1
-            return None
-        return found
+        if is_quiet:
+            self._frames_to_hand = 0
+            return found
+        self._frames_to_hand -= 1
+        return None
+
+    @staticmethod
+    def _is_fit(shard: "ShardHost") -> bool:
+        is_small = len(shard.records) <= limits.SMALL_FRAME_RECORDS
+        return is_small and shard.io.is_idle and shard.room.is_there
 
     def note(self, *, began_ms: int, ended_ms: int, has_company: bool) -> None:
         """One was written here, from when to when on the monotonic clock. `has_company`: something

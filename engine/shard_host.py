@@ -40,6 +40,7 @@ from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
 from parkade.store.record import CancelRequested, Record
+from parkade.upkeep import Upkeep
 
 __all__ = ["ShardHost"]
 
@@ -98,6 +99,7 @@ class ShardHost:
         self.checkpointing = Checkpointing(self)
         self.retention = Retention(self)
         self.handing = Handing(self)
+        self.upkeep = Upkeep(self)
         self.status, self.error = OPEN, None
         self.is_stirred = True
 
@@ -153,18 +155,8 @@ class ShardHost:
         self.is_stirred = False
         if self.status == OPEN:
             self._work()
-            if self.status == OPEN:
-                self._look_ahead()
         elif self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
             self.recover()
-
-    def _look_ahead(self) -> None:
-        """When to go on; what was submitted as due may start in this very pass."""
-        self.dues.reckon(self)
-        has_due = self.dues.wall_ms <= self.host.now_ms
-        if has_due and self.records and not self.host.counts_ready:
-            self.read_ahead.fire()
-            self.dues.reckon(self)
 
     def _work(self) -> None:
         self.room.look()
@@ -172,14 +164,13 @@ class ShardHost:
         self._decide_some()
         if self.status != OPEN:
             return
-        self._load_waiting()
-        self.read_ahead.ask()
-        self.retention.step()
-        self.checkpointing.step()
-        self.handing.step()
-        if len(self.records) > limits.SMALL_FRAME_RECORDS:
-            self.hand_frame()  # a smaller one takes along what this pass starts
-        self._cover_when_idle()
+        has_ended = self.upkeep.step()
+        if self.status != OPEN:
+            return
+        if self.records and not self.host.counts_ready:
+            self.read_ahead.fire()  # what was submitted as due may start in this very pass
+        if has_ended:
+            self.dues.reckon(self)
 
     @property
     def takes_starts(self) -> bool:
@@ -190,7 +181,7 @@ class ShardHost:
         """Whether another turn has work without anything new coming in."""
         if self.status != OPEN:
             return False
-        has_asks = self._has_undecided and not self._is_waiting
+        has_asks = self.has_undecided and not self._is_waiting
         return has_asks or self.checkpointing.is_building
 
     def wait_ms(self) -> int:
@@ -200,14 +191,16 @@ class ShardHost:
         return self.dues.wait_ms(self.host.now_ms, self.host.mono_ms)
 
     @property
-    def _has_undecided(self) -> bool:
+    def has_undecided(self) -> bool:
+        """Whether anything waits for its turn."""
         return bool(self.asks or self.submits or self.arrivals.queue)
 
     @property
     def changed_bytes(self) -> int:
         """What is in memory and not in the store yet, about."""
-        flight = self.core.flight
-        return self.core.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
+        memory = self.core.memory
+        flight = memory.flight
+        return memory.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
 
     @property
     def is_settled(self) -> bool:
@@ -215,7 +208,7 @@ class ShardHost:
         if self.status == RECOVERING:
             return False
         return self.status != OPEN or not (
-            self._has_undecided or self.waiting or self.loading or self.records
+            self.has_undecided or self.waiting or self.loading or self.records
             or self.frame_in_flight or self.outputs or self.handing.is_busy
         )  # fmt: skip
 
@@ -383,7 +376,7 @@ class ShardHost:
         self.durable_lsn = lsn
         self.uncovered_since_ms = self.host.mono_ms
         self.dues.cover_by(self.uncovered_since_ms)
-        if self._has_undecided or self.checkpointing.is_busy:
+        if self.has_undecided or self.checkpointing.is_busy:
             self.is_stirred = True
         told = self.notes.release()
         # Before anybody is told: who hears of an end finds what it brought forth on its way.
@@ -393,14 +386,6 @@ class ShardHost:
         while outputs and outputs[0][0] <= lsn:
             _, ask, value = outputs.popleft()
             self._release(ask, value)
-
-    def _cover_when_idle(self) -> None:
-        since = self.uncovered_since_ms
-        if since is None or self.frame_in_flight or self.status != OPEN:
-            return
-        if self.host.mono_ms - since >= limits.IDLE_COVER_MS:
-            self.uncovered_since_ms = None
-            self.io.call(self.journal.write_covering_frame, self.failed_if)
 
     def failed_if(self, _: Any, error: Exception | None) -> None:
         """The end of maintenance whose value nobody needs."""
@@ -550,7 +535,8 @@ class ShardHost:
 
         self.io.call(work, finished)
 
-    def _load_waiting(self) -> None:
+    def load_waiting(self) -> None:
+        """Has read what undecided commands must see first."""
         if self.loading is not None or not self.waiting:
             return
         batch = self.loading = self.waiting[: limits.LOAD_CHUNK]

@@ -1,7 +1,8 @@
 """How an answer reaches who asked: a thread on a lock, a coroutine on a future.
 
-All answers are given by the core thread. One waiter stands for a whole chunk of tickets; the
-coroutines of one loop are woken by one `call_soon_threadsafe` per turn (`Wakeups`).
+All answers are given by the core thread, which wakes those who have theirs when it is about to wait
+(`Wakeups`): the coroutines of one loop by one `call_soon_threadsafe`. One waiter stands for a whole
+chunk of tickets.
 """
 
 import asyncio
@@ -56,11 +57,11 @@ class ThreadWaiter(_Collected):
 
     def answer(self, slot: int, value: Any, wakeups: "Wakeups") -> None:
         if self.take(slot, value):
-            self._lock.release()
+            wakeups.add_thread(self._lock)
 
     def fail(self, slot: int, error: BaseException, wakeups: "Wakeups") -> None:
         if self.take_error(slot, error):
-            self._lock.release()
+            wakeups.add_thread(self._lock)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """False when the time is up; the answer then goes nowhere."""
@@ -106,9 +107,10 @@ class LoopWaiter(_Collected):
 
 
 class Wakeups:
-    """The coroutines to wake at the end of a turn, by loop."""
+    """Who is to wake at the end of a pass: threads by their locks, coroutines by loop."""
 
     def __init__(self) -> None:
+        self._threads: list[threading.Lock] = []
         self._by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}
         self.vanished = 0  # waiters whose loop had closed
 
@@ -119,15 +121,23 @@ class Wakeups:
         else:
             waiters.append(waiter)
 
-    def send(self) -> None:
-        if not self._by_loop:
-            return
+    def add_thread(self, lock: threading.Lock) -> None:
+        self._threads.append(lock)
+
+    def send(self) -> bool:
+        """Wakes them all; whether there was anybody."""
+        if not self._threads and not self._by_loop:
+            return False
+        threads, self._threads = self._threads, []
+        for lock in threads:
+            lock.release()
         by_loop, self._by_loop = self._by_loop, {}
         for loop, waiters in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_wake_all, waiters)
             except RuntimeError:  # the loop is closed: nobody listens any more
                 self.vanished += len(waiters)
+        return True
 
 
 def _wake_all(waiters: Iterable[LoopWaiter]) -> None:

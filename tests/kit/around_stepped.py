@@ -39,6 +39,7 @@ class Port:
         self.feed = Feed()
         self.now_ms = self.mono_ms = self.settled_ms = 0
         self.counts_ready = False
+        self.is_lone = shard.lives % 2 == 1  # from the second life on, every other
         self.keeping = shard.keeping
         self.errors: list[tuple[str, BaseException | None]] = []
 

@@ -1,6 +1,9 @@
 """The clocks: what the machine says, and what the settled clock believes of it."""
 
 import threading
+import time
+
+import pytest
 
 from parkade.clock import (
     HOLD_MS,
@@ -48,6 +51,23 @@ def test_the_system_clock_counts_milliseconds_and_waits_for_an_event() -> None:
     event.set()
     assert clock.wait(event, None)
     assert clock.wait(event, 10**18)
+
+
+def test_a_wait_until_a_deadline_ends_as_its_millisecond_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Waits(threading.Event):
+        timeout_s: float | None = None
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.timeout_s = timeout
+            return False
+
+    event, clock = Waits(), SystemClock()
+    monkeypatch.setattr(time, "time_ns", lambda: START * 1_000_000 + 700_000)
+    assert clock.now_ms() == START
+    assert not clock.wait(event, 5)
+    assert event.timeout_s is not None and round(1e6 * event.timeout_s) == 4_300
 
 
 def test_an_honest_wall_clock_is_followed() -> None:

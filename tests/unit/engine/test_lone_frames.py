@@ -1,13 +1,15 @@
 """Frames that the core thread writes itself: lone ones, while nobody else wants anything."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
-from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
+from parkade.job import Job
+from parkade.lone_frames import COMPANY_FRAMES, QUIET_MS, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
 
 
 def shard(records: int = 1, *, in_flight: bool = False, is_idle: bool = True) -> Any:
@@ -54,6 +56,30 @@ def test_what_is_due_at_its_submit_starts_with_the_same_frame(tmp_path: Path) ->
         assert ticket.result("20s") is True
 
 
+def test_who_is_started_leaves_before_who_is_answered(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        host, left = runtime_of(engine).host, list[str]()
+        start, send = host.attempts._runner.start, host.wakeups.send
+
+        def started(jobs: Sequence[Job]) -> None:
+            left.append("attempts")
+            start(jobs)
+
+        def sent() -> bool:
+            has_any = send()
+            left.extend(["answers"] * has_any)
+            return has_any
+
+        def watch() -> None:
+            host.attempts._runner.start = started  # type: ignore[method-assign]
+            host.wakeups.send = sent  # type: ignore[method-assign]
+
+        host.call(watch)
+        assert task.submit(1).result("20s") == 1
+        assert left[:2] == ["attempts", "answers"]
+
+
 def test_only_a_lone_small_frame_of_an_idle_shard_is_written_here() -> None:
     frames, lone = allowed(), shard()
     assert frames.pick([shard(0), lone], 0) is lone
@@ -70,6 +96,15 @@ def test_where_something_came_in_meanwhile_the_next_frames_are_handed_over() -> 
     frames.note(began_ms=0, ended_ms=0, has_company=True)
     picked = [frames.pick([lone], 0) for _ in range(COMPANY_FRAMES + 1)]
     assert picked == [None] * COMPANY_FRAMES + [lone]
+
+
+def test_after_a_quiet_while_whoever_comes_is_alone_again() -> None:
+    frames, lone = allowed(), shard()
+    frames.note(began_ms=0, ended_ms=0, has_company=True)
+    picked = [
+        frames.pick([lone], at_ms) for at_ms in (QUIET_MS - 1, 2 * QUIET_MS - 1, 2 * QUIET_MS)
+    ]
+    assert picked == [None, lone, lone]
 
 
 def test_a_disk_that_is_slow_is_not_waited_for_again_for_a_while() -> None:

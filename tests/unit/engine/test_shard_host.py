@@ -8,6 +8,7 @@ from parkade.shard.commands import Cancel, Forget, Resolve
 from parkade.shard.states import CANCELLED, DONE
 from parkade.shard.ticket import Ticket
 from parkade.store.record import Options, UniqueClaim
+from parkade.upkeep import PUT_OFF_TURNS_MAX
 
 HOUR_MS = 3_600_000
 CLAIM = UniqueClaim("once", 0)
@@ -102,4 +103,34 @@ def test_plain_submits_that_were_gathered_when_their_shard_failed_are_decided_af
             first.serial,
             last.serial,
         ]
+        shard.finish()
+
+
+def test_what_nobody_waits_for_is_put_off_behind_lone_frames_but_not_behind_each() -> None:
+    with stepped() as shard:
+        shard.port.is_lone = True
+        shard.run()
+        checkpointing = shard.shard.checkpointing
+        checkpointing.want()
+        was_busy: list[bool] = []
+        for _ in range(PUT_OFF_TURNS_MAX + 1):
+            shard.submit(shard.draft(shard.now_ms + HOUR_MS))
+            shard.step("pass")
+            shard.step("io")
+            was_busy.append(checkpointing.is_busy)
+            assert was_busy[-1] or shard.shard.is_stirred, "there is a turn to come"
+            shard.step("hear io")
+        assert was_busy == [False] * PUT_OFF_TURNS_MAX + [True]
+        shard.run()
+        shard.finish()
+
+
+def test_what_was_put_off_is_done_when_nobody_comes() -> None:
+    with stepped() as shard:
+        shard.port.is_lone = True
+        shard.run()
+        shard.shard.checkpointing.want()
+        shard.submit(shard.draft(shard.now_ms + HOUR_MS))
+        shard.run()
+        assert shard.done["commit"] == 1
         shard.finish()

@@ -13,7 +13,9 @@ def test_a_thread_is_woken_by_the_last_of_its_answers() -> None:
     waiter.answer(2, "c", wakeups)
     waiter.answer(0, "a", wakeups)
     assert not waiter.wait(0)
-    threading.Thread(target=waiter.answer, args=(1, "b", wakeups)).start()
+    waiter.answer(1, "b", wakeups)
+    assert not waiter.wait(0), "at the end of the pass"
+    threading.Thread(target=wakeups.send).start()
     assert waiter.wait(PATIENCE_S)
     assert waiter.values == ["a", "b", "c"]
     assert waiter.error is None
@@ -25,6 +27,7 @@ def test_an_error_stands_in_its_slot_and_the_first_is_the_error() -> None:
     waiter.fail(1, first, wakeups)
     waiter.answer(0, "a", wakeups)
     waiter.fail(2, second, wakeups)
+    wakeups.send()
     assert waiter.wait(0)
     assert waiter.values == ["a", first, second]
     assert waiter.error is first

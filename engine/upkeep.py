@@ -1,0 +1,59 @@
+"""What a shard reads, keeps, hands over and saves at a turn's end, with nobody waiting for it."""
+
+from typing import TYPE_CHECKING
+
+from parkade import limits
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["Upkeep"]
+
+PUT_OFF_TURNS_MAX = 2  # in a row: a submit that starts at once, and the outcome that comes at once
+PUT_OFF_RECORDS_MAX = 16  # a frame with more has had much to do before, and makes work for upkeep
+
+
+class Upkeep:
+    """Of one shard, for as long as its memory lives; used by the core thread alone.
+
+    Somebody waits for a lone frame that is written at the end of the pass, and would wait for this
+    too: it is put off to the next turn then, and to the one after that.
+    """
+
+    def __init__(self, shard: "ShardHost") -> None:
+        self._shard = shard
+        self._put_off = 0  # turns in a row
+
+    def step(self) -> bool:
+        """At the end of a turn of an open shard, which may be open no more afterwards; False: it is
+        put off."""
+        shard = self._shard
+        if self._put_off < PUT_OFF_TURNS_MAX and self._may_wait():
+            self._put_off += 1
+            shard.is_stirred = True
+            return False
+        self._put_off = 0
+        shard.load_waiting()
+        shard.read_ahead.ask()
+        shard.retention.step()
+        shard.checkpointing.step()
+        shard.handing.step()
+        if len(shard.records) > limits.SMALL_FRAME_RECORDS:
+            shard.hand_frame()  # a smaller one takes along what this pass starts
+        self._cover_when_idle()
+        return True
+
+    def _may_wait(self) -> bool:
+        shard = self._shard
+        is_small = 0 < len(shard.records) <= PUT_OFF_RECORDS_MAX
+        is_lone = shard.host.is_lone and not shard.frame_in_flight
+        return is_lone and is_small and not shard.has_undecided
+
+    def _cover_when_idle(self) -> None:
+        shard = self._shard
+        since = shard.uncovered_since_ms
+        if since is None or shard.frame_in_flight or not shard.is_open:
+            return
+        if shard.host.mono_ms - since >= limits.IDLE_COVER_MS:
+            shard.uncovered_since_ms = None
+            shard.io.call(shard.journal.write_covering_frame, shard.failed_if)
