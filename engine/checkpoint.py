@@ -32,6 +32,7 @@ __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
 PLAIN_STATES = (PENDING, DONE)
+PLAIN_FOR_ONE = 3  # as many are encoded from what was submitted while another ticket is
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
@@ -78,7 +79,7 @@ class Checkpoint:
                 self._write(serial, ticket)
         for (task, state), listed in groupby(plain, attrgetter("task", "state")):
             self._write_plain(task, state, list(listed))
-        left = ticket_count - len(slice_of)
+        left = (ticket_count - len(slice_of)) * PLAIN_FOR_ONE
         drafts = list(islice(self._plain, left))
         for task, submitted in groupby(drafts, attrgetter("task")):
             self._write_submitted(task, list(submitted))

@@ -118,6 +118,8 @@ class PayloadCodec:
         """
         if kwargs or len(args) != self._count:
             values = self._bind(args, kwargs)
+        elif len(args) == 1:
+            values = {self._positional[0]: args[0]}
         else:
             values = dict(zip(self._positional, args, strict=True))
         try:

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterable
 from itertools import repeat
-from operator import add, itemgetter
+from operator import add
 from zlib import crc32
 
 from parkade.store.errors import StoreError
@@ -12,7 +12,7 @@ __all__ = ["CRC_BYTES", "RowDamaged", "pack_serials", "seal", "seal_all", "unsea
 
 CRC_BYTES = 4
 _SERIAL = struct.Struct(">Q")
-_CRC = struct.Struct("4s")
+_CRC = struct.Struct(">I")
 
 
 class RowDamaged(StoreError):
@@ -50,13 +50,10 @@ def seal_all(keys: list[bytes], values: Iterable[bytes], lead: bytes = b"") -> l
     """`seal` of each of them, with `lead` before every value."""
     values = list(values)
     seeds = map(crc32, keys)
-    if lead:
-        seeds = map(crc32, repeat(lead), seeds)
-    crcs = list(map(crc32, values, seeds))
-    ends = map(itemgetter(0), _CRC.iter_unpack(struct.pack(f">{len(crcs)}I", *crcs)))
-    if lead:
-        return list(map(b"".join, zip(repeat(lead), values, ends)))
-    return list(map(add, values, ends))
+    if not lead:
+        return list(map(add, values, map(_CRC.pack, map(crc32, values, seeds))))
+    crcs = map(crc32, values, map(crc32, repeat(lead), seeds))
+    return list(map(b"".join, zip(repeat(lead), values, map(_CRC.pack, crcs))))
 
 
 def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:
