@@ -260,7 +260,11 @@ class Checkpoint:
 
 def _in_order(plain: Mapping[int, Submitted]) -> list[Submitted]:
     """Most come in the order of their serials, and many callers at once nearly so."""
-    return sorted(plain.values(), key=attrgetter("serial"))
+    serials = list(plain)
+    ordered = sorted(serials)
+    if ordered == serials:
+        return list(plain.values())
+    return [plain[serial] for serial in ordered]
 
 
 def _claim(row: UniqueRow) -> Claim:

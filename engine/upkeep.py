@@ -34,14 +34,19 @@ class Upkeep:
             return False
         self._put_off = 0
         shard.load_waiting()
+        self._hand_large_frame()  # somebody waits for it, and for nothing of the rest
         shard.read_ahead.ask()
         shard.retention.step()
         shard.checkpointing.step()
         shard.handing.step()
-        if len(shard.records) > limits.SMALL_FRAME_RECORDS:
-            shard.hand_frame()  # a smaller one takes along what this pass starts
+        self._hand_large_frame()
         self._cover_when_idle()
         return True
+
+    def _hand_large_frame(self) -> None:
+        """A smaller one takes along what this pass starts."""
+        if len(self._shard.records) > limits.SMALL_FRAME_RECORDS:
+            self._shard.hand_frame()
 
     def _may_wait(self) -> bool:
         shard = self._shard
