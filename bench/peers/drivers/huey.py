@@ -18,7 +18,8 @@ class Huey(Driver):
 
     settings = (
         f"SQLite WAL, fsync=True (FULL); results=False; consumer with {WORKERS} threads, polling "
-        f"every {POLL_S * 1e3:.0f} ms, scheduler every second (its least)"
+        f"every {POLL_S * 1e3:.0f} ms, scheduler every second (its least); what is due later goes "
+        "into its schedule at once, where its consumer would move it"
     )
 
     def __init__(self, place: Place) -> None:
@@ -38,7 +39,8 @@ class Huey(Driver):
     def _submit(self, payload: str, due: float | None) -> object:
         if due is None:
             return self._task(payload)
-        return self._task.schedule((payload,), eta=datetime.fromtimestamp(due, UTC))
+        # task.schedule() puts it into the queue, for a consumer to move it one by one.
+        return self._huey.add_schedule(self._task.s(payload, eta=datetime.fromtimestamp(due, UTC)))
 
     def submit_each(self, payloads: Sequence[str], dues: Dues = None) -> list[float]:
         return timed_each(self._submit, payloads, dues)
