@@ -19,7 +19,7 @@ from bench.peers.sizes import KILLS, Sizes
 from bench.running import kill_whole, started
 
 KILL_S_MAX = 60
-KILLS_ABREAST = 3  # nothing is timed there, and most of it is waiting for what was lost
+KILLS_ABREAST = 6  # of which one runs to be killed, and the others wait for what was lost
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,13 @@ class Asking:
         self.server: Server | None = None
         self.pythons: dict[str, Path] = {}
         self._door = threading.Lock()
+        self._killing = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
         self._is_over = False
 
     def answers(self, peers: Iterable[Peer], stage: str) -> Generator[Answer, None, None]:
-        """Of one queue after the other; where they are killed, of a few at a time. Closed before
-        its end, it ends all that it has started."""
+        """Of one queue after the other; where they are killed, the next one's turn begins when one
+        is dead. Closed before its end, it ends all that it has started."""
         if stage not in KILLS:
             for peer in peers:
                 yield self.answer(peer, stage)
@@ -105,7 +106,7 @@ class Asking:
         """Killed once half have run; the next process runs what it knows of."""
         log = Path(asked["directory"], "ended.log")
         asked |= {"crowd": self.sizes.killed, "is_crowd": stage == "kill_crowd", "log": str(log)}
-        with self._started(peer, "crash", asked) as process:
+        with self._killing, self._started(peer, "crash", asked) as process:
             deadline_s = time.monotonic() + KILL_S_MAX
             half = self.sizes.killed // 2
             while process.poll() is None and time.monotonic() < deadline_s:
