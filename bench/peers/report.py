@@ -137,7 +137,6 @@ def is_loaded(found: Found) -> bool:
     return bool(found["asleep"] >= found["sleepers"])
 
 
-WHOLE: Mapping[str, Callable[[Found], bool]] = {"wake": is_awake, "sleepers": is_loaded}
 ROWS = (
     rate("submit, one by one, 1/s", "submit", "submit_per_s"),
     rate("submit in bulk, 1/s", "bulk", "bulk_per_s"),
@@ -182,14 +181,13 @@ def excerpt(result: Mapping[str, Any]) -> str:
 
 def best_of(row: Row, result: Mapping[str, Any], queues: Iterable[str]) -> list[str]:
     """Those of the queues that did best in the line, as far as its figures tell; nobody where
-    less than two did all of it."""
+    less than two have one. A crowd has to have run; with fewer asleep a queue is let in: what it
+    holds and burns hardly depends on that, and the cell says so."""
     ranked: list[tuple[tuple[float, ...], str]] = []
     for queue in queues:
         found = found_of(queue, result)
-        if reason(row, found) is None:
-            is_whole = WHOLE.get(row.stage)
-            if is_whole is None or is_whole(found):
-                ranked.append((row.order(found), queue))
+        if reason(row, found) is None and (row.stage != "wake" or is_awake(found)):
+            ranked.append((row.order(found), queue))
     ranked.sort()
     cells = [cell(row, queue, result) for _, queue in ranked]
     ties = [queue for (_, queue), text in zip(ranked, cells, strict=True) if text == cells[0]]
