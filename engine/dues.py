@@ -49,6 +49,10 @@ class Dues:
             shard.is_stirred = True
         self.are_over_by(shard.host.mono_ms + limits.QUIET_MS)
 
+    def pass_over(self) -> None:
+        """What was due is in hand; a turn follows that reckons anew."""
+        self.wall_ms = NEVER_MS
+
     def are_over_by(self, mono_ms: int) -> None:
         """There is something to be done then, on the monotonic clock."""
         self.mono_ms = min(self.mono_ms, mono_ms)

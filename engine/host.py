@@ -240,7 +240,7 @@ class Host:
         self.take_outcomes()
         self._take_asks()
         is_lone = self.lone_frames.is_quiet(self.mono_ms)
-        self.is_lone = is_lone and sum(shard.is_stirred for shard in self.shards) < 2
+        self.is_lone = is_lone and sum([shard.is_stirred for shard in self.shards]) < 2
         for shard in self.shards:
             if shard.needs_turn():
                 self._turn(shard)
@@ -442,7 +442,7 @@ class Host:
         """False at the bound of what is dirty or in flight in all shards: submits then wait for a
         checkpoint. Reckoned once a pass."""
         if self._has_changed_room is None:
-            changed_bytes = sum(shard.changed_bytes for shard in self.shards if shard.is_open)
+            changed_bytes = sum([shard.changed_bytes for shard in self.shards if shard.is_open])
             self._has_changed_room = changed_bytes < limits.DIRTY_BYTES_MAX
         return self._has_changed_room
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["LoneFrames"]
 
 COMPANY_FRAMES = 16  # handed over after something came in while one was written
-QUIET_MS = 10  # without a frame: whoever comes next is alone again
+ALONE_MS = 10  # without a frame: whoever comes next is alone again
 SLOW_MS = 10  # a disk that takes this long is not waited for again
 SLOW_PAUSE_MS = 200
 
@@ -33,7 +33,7 @@ class LoneFrames:
 
     def is_quiet(self, mono_ms: int) -> bool:
         """Whether a lone frame would be written here, as far as what was before tells."""
-        is_free = not self._frames_to_hand or mono_ms - self._seen_ms >= QUIET_MS
+        is_free = not self._frames_to_hand or mono_ms - self._seen_ms >= ALONE_MS
         return self.is_allowed and is_free and mono_ms >= self._pause_until_ms
 
     def pick(self, shards: "Iterable[ShardHost]", mono_ms: int) -> "ShardHost | None":

@@ -159,12 +159,13 @@ class ShardHost:
             self.recover()
 
     def _work(self) -> None:
+        has_due = self.dues.wall_ms <= self.host.now_ms
         self.room.look()
         self.read_ahead.fire()
         self._decide_some()
         if self.status != OPEN:
             return
-        has_ended = self.upkeep.step()
+        has_ended = self.upkeep.step(has_due=has_due)
         if self.status != OPEN:
             return
         if self.records and not self.host.counts_ready:
@@ -188,6 +189,8 @@ class ShardHost:
         """How long nothing is to be done, if nothing comes in; not above 0: there is more now."""
         if self.is_stirred:
             self.dues.reckon(self)
+        if self.upkeep.is_owed:
+            return 0
         return self.dues.wait_ms(self.host.now_ms, self.host.mono_ms)
 
     @property

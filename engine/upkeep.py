@@ -24,13 +24,19 @@ class Upkeep:
         self._shard = shard
         self._put_off = 0  # turns in a row
 
-    def step(self) -> bool:
+    @property
+    def is_owed(self) -> bool:
+        """Whether it was put off: a turn is to follow, whatever comes in."""
+        return self._put_off > 0
+
+    def step(self, *, has_due: bool = False) -> bool:
         """At the end of a turn of an open shard, which may be open no more afterwards; False: it is
-        put off."""
+        put off. `has_due`: a ticket may have become due in this turn, and start in this pass."""
         shard = self._shard
-        if self._put_off < PUT_OFF_TURNS_MAX and self._may_wait():
+        if self._put_off < PUT_OFF_TURNS_MAX and self._may_wait(has_due):
             self._put_off += 1
             shard.is_stirred = True
+            shard.dues.pass_over()
             return False
         self._put_off = 0
         shard.load_waiting()
@@ -48,11 +54,12 @@ class Upkeep:
         if len(self._shard.records) > limits.SMALL_FRAME_RECORDS:
             self._shard.hand_frame()
 
-    def _may_wait(self) -> bool:
-        shard = self._shard
-        is_small = 0 < len(shard.records) <= PUT_OFF_RECORDS_MAX
+    def _may_wait(self, has_due: bool) -> bool:
+        shard, records = self._shard, len(self._shard.records)
+        is_awaited = has_due if not records else records <= PUT_OFF_RECORDS_MAX
         is_lone = shard.host.is_lone and not shard.frame_in_flight
-        return is_lone and is_small and not shard.has_undecided
+        wants_read = shard.waiting or shard.placement.load_queue
+        return is_lone and is_awaited and not wants_read and not shard.has_undecided
 
     def _cover_when_idle(self) -> None:
         shard = self._shard

@@ -9,7 +9,7 @@ from typing import Any
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
 from parkade.job import Job
-from parkade.lone_frames import COMPANY_FRAMES, QUIET_MS, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
+from parkade.lone_frames import ALONE_MS, COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
 
 
 def shard(records: int = 1, *, in_flight: bool = False, is_idle: bool = True) -> Any:
@@ -102,7 +102,7 @@ def test_after_a_quiet_while_whoever_comes_is_alone_again() -> None:
     frames, lone = allowed(), shard()
     frames.note(began_ms=0, ended_ms=0, has_company=True)
     picked = [
-        frames.pick([lone], at_ms) for at_ms in (QUIET_MS - 1, 2 * QUIET_MS - 1, 2 * QUIET_MS)
+        frames.pick([lone], at_ms) for at_ms in (ALONE_MS - 1, 2 * ALONE_MS - 1, 2 * ALONE_MS)
     ]
     assert picked == [None, lone, lone]
 

@@ -134,3 +134,18 @@ def test_what_was_put_off_is_done_when_nobody_comes() -> None:
         shard.run()
         assert shard.done["commit"] == 1
         shard.finish()
+
+
+def test_a_ticket_that_is_due_is_not_kept_waiting_by_upkeep() -> None:
+    with stepped() as shard:
+        shard.port.is_lone = True
+        shard.submit(shard.draft(shard.now_ms + 100))
+        shard.run()
+        shard.shard.checkpointing.want()
+        shard.pass_ms(100)
+        shard.step("pass")
+        assert shard.shard.frame_in_flight and not shard.shard.checkpointing.is_busy
+        assert shard.shard.wait_ms() == 0, "its turn for the rest follows"
+        shard.run()
+        assert len(shard.handlers.alive) == 1 and shard.done["commit"] == 1
+        shard.finish()
