@@ -81,7 +81,7 @@ class Drive:
         """The shards are open and wired: lets everything go."""
         for worker in runtime.workers:
             worker.start()
-        runtime.host.lone_frames.is_allowed = True
+        runtime.host.lone_frames.is_allowed = runtime.host.caller_frames.is_allowed = True
         runtime.host.start()
 
     def stir(self) -> None:

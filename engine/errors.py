@@ -22,6 +22,7 @@
     |-- WaitInsideAttempt (RuntimeError)  PK-207
     |-- NoAttempt (RuntimeError)       PK-208
     |-- PartialSubmit                  PK-209
+    |-- SubmitReentered (RuntimeError) PK-211
     |-- UnknownTask (LookupError)      PK-301
     |-- UnknownTicket (LookupError)    PK-406
     |-- WorkflowChanged                PK-501
@@ -385,6 +386,15 @@ class EngineClosed(ParkadeError):
             f'{call}(): the engine is not open. Use "with engine:", or "async with engine:" in a '
             "coroutine"
         )
+
+
+class SubmitReentered(ParkadeError, RuntimeError):
+    """A signal handler or finalizer submits while its own thread is in the midst of a submit."""
+
+    code = "PK-211"
+
+    def __init__(self, call: str) -> None:
+        super().__init__(f"{call}(): its thread is in the midst of a submit. Use another thread")
 
 
 class WaitInsideAttempt(ParkadeError, RuntimeError):

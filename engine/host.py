@@ -15,6 +15,7 @@ from parkade.asks import Ask
 from parkade.attempts import Attempts
 from parkade.backpressure import Valve
 from parkade.bell import Bell
+from parkade.caller_frames import CallerFrames
 from parkade.clock import Clock, MonoMs, SettledClock, WallMs
 from parkade.feed import Feed
 from parkade.inbox import Inbox
@@ -80,6 +81,12 @@ class Host:
         self._is_handing_over = False
         self._has_changed_room: bool | None = None
         self.lone_frames = LoneFrames()
+        self.caller_frames = CallerFrames(
+            clock,
+            self.wake,
+            is_called=lambda: self._is_called,
+            is_heard=lambda: self.feed.is_heard,
+        )
         self._volley = Volley()
         self._outcome_wait = OutcomeWait()
         self._gives_way = False
@@ -204,6 +211,7 @@ class Host:
             self.fatal = error
             self._give_up(error)
         finally:
+            self.caller_frames.end()
             # In this order: whoever posts from now on looks at the flag after posting.
             self._is_over = True
             self.run_posted()
@@ -233,8 +241,18 @@ class Host:
     def step(self) -> int:
         """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
         self.steps += 1
+        self.caller_frames.take_pen()
+        try:
+            return self._pass()
+        finally:
+            self.caller_frames.give_pen()
+
+    def _pass(self) -> int:
         self._has_changed_room = None
         self._read_clocks()
+        for shard in self.shards:
+            if shard.is_open:
+                shard.written.take_in()
         self.attempts.look_at_time(self.mono_ms)
         self._take_posted()
         self.take_outcomes()

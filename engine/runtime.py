@@ -270,6 +270,7 @@ class Runtime:
         self.attempts = Attempts(self.shards, admission, self, self.executor, self.levers)
         if not options.has_attempts:
             self.attempts.runs_nothing = "this engine was opened with run=False"
+            self.host.caller_frames.runs_tickets = False
         self.executor.ask_breakers(lambda job, error: guards.trips(job.task, job.target, error))
         self.host.attempts, self.host.levers = self.attempts, self.levers
         for shard in self.shards:

@@ -13,6 +13,7 @@ from parkade import limits
 from parkade.answering import Answering
 from parkade.arrivals import Arrivals, pass_over_damage
 from parkade.asks import Ask, Inquiry, Watch, Watched
+from parkade.caller_frames import SubmitInterrupted, Written
 from parkade.checkpointing import Checkpointing
 from parkade.dues import Dues
 from parkade.errors import EngineClosed
@@ -28,14 +29,7 @@ from parkade.reading import Read
 from parkade.retention import Retention
 from parkade.room import BOUNDED, Room
 from parkade.shard.births import Kin, births_bytes
-from parkade.shard.commands import (
-    Command,
-    Deliver,
-    Loaded,
-    Need,
-    Submit,
-    Verdict,
-)
+from parkade.shard.commands import Command, Deliver, Loaded, Need, Submit, Verdict
 from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
@@ -89,6 +83,7 @@ class ShardHost:
         self.records_bytes = 0
         self.frame_in_flight = False
         self.room = Room(self)
+        self.written = Written(self)
         self._is_waiting = False
         self.uncovered_since_ms: int | None = None
         self.waiting: list[tuple[Ask, Need]] = []
@@ -404,7 +399,7 @@ class ShardHost:
         self.status, self.error = RECOVERING, error
         self.host.report(f"shard {self.number:02d} failed and is recovered from its disk", error)
         is_passing = is_out_of_handles(error)
-        if not is_passing:
+        if not is_passing and not isinstance(error, SubmitInterrupted):
             last, self._failed_at_ms = self._failed_at_ms, self.host.mono_ms
             if last is not None and self.host.mono_ms - last < limits.POISON_WINDOW_MS:
                 self.refuse(error)

@@ -45,6 +45,8 @@ class Submitting:
         self._payload_bytes_max = runtime.options.max_payload
         self._inbox = runtime.host.inbox
         self._drive = runtime.drive
+        self._caller_frames = runtime.host.caller_frames
+        self._shards = runtime.host.shards
         self._shard_count = runtime.shard_count
 
     # ------------------------------------------------------------------------------------- one
@@ -56,6 +58,8 @@ class Submitting:
             return self._desk.ask(self._one(call))
         check_not_on_loop(f"{call.task}.submit", f"{call.task}.asubmit")
         draft = self._draft(call)
+        if self._caller_frames.write(self._shards[draft.part % self._shard_count], draft):
+            return self._created(call, draft)
         size = draft_bytes(draft)
         waiter = ThreadWaiter()
         inbox.enter(size)
@@ -105,9 +109,12 @@ class Submitting:
             raise waiter.error
         answers = waiter.values[0]
         if type(answers) is AllCreated:
-            identity = (draft.serial, draft.part)
-            return Ticket(self._desk, identity, draft.task, created=True, bound=call.bound)
+            return self._created(call, draft)
         return self._ticket(draft, answers[0], call.bound)
+
+    def _created(self, call: Call[Any], draft: Submitted) -> Ticket[Any]:
+        identity = (draft.serial, draft.part)
+        return Ticket(self._desk, identity, draft.task, created=True, bound=call.bound)
 
     def _one(self, call: Call[Any]) -> Request[Ticket[Any]]:
         """Where it is counted how many are ready, the way that every question goes."""

@@ -202,6 +202,11 @@ class Journal:
         self._wanted_bytes = max(self._wanted_bytes, body_bytes)
         return self._failure is None and self._spares.has_room(self._wanted_bytes)
 
+    def has_place(self, body_bytes: int) -> bool:
+        """Whether such a frame goes into the segment that is written now, with no other begun."""
+        active = self._active
+        return self._failure is None and active is not None and active.has_room(body_bytes)
+
     def fits(self, body_bytes: int) -> bool:
         """Whether such a frame can be appended now, be it with the last of the room.
 

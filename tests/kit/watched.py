@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from kit.witness import StoreImage, Witness, fields_of
 from parkade.asks import Ask, GroupEnds, GroupsOf, Inquiry, PageOf, ShardGroups
+from parkade.caller_frames import Written
+from parkade.opening import OpenShard
 from parkade.policies import RetryPolicy
 from parkade.progress import ProgressBoard
 from parkade.shard.commands import Command, Loaded, Submit, Verdict
@@ -29,6 +31,22 @@ class Job(NamedTuple):
     payload: bytes
 
 
+class WatchedWritten(Written):
+    """Its witness hears of what a caller writes before the disk does."""
+
+    def write(self, draft: Submitted, body: bytes) -> None:
+        shard = self._shard
+        assert isinstance(shard, Watched)
+        lsn = shard.journal.next_lsn
+        shard.witness.is_written(draft, lsn)
+        super().write(draft, body)
+        shard.witness.tell(lsn)
+
+    @property
+    def is_taken_in(self) -> bool:
+        return not self._drafts and not self._is_begun
+
+
 class Watched(ShardHost):
     """A shard's host with a witness at its side."""
 
@@ -38,6 +56,16 @@ class Watched(ShardHost):
     _asked: Command | Inquiry | None = None
     begun_at: dict[int, int]  # the LSN at which a page was begun, by the id of its ask
     _applied: list[Record] = []  # noqa: RUF012 -- replaced, never changed
+
+    def install(self, opened: OpenShard) -> None:
+        super().install(opened)
+        self.written = WatchedWritten(self)
+
+    @property
+    def is_taken_in(self) -> bool:
+        """Whether memory has all that the disk may have of what callers wrote."""
+        assert isinstance(self.written, WatchedWritten)
+        return self.written.is_taken_in
 
     def decide(self, ask: Ask, loaded: Loaded | None = None) -> None:
         before, self._asked = self._asked, ask.asked

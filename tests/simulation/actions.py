@@ -64,8 +64,37 @@ def submit(world: World, random: Random) -> None:
         drafts.setdefault(shard, []).append(draft)
         modes.setdefault(shard, []).append(random.choice((0, 0, 1, 2)))
     for shard, listed in drafts.items():
+        if len(listed) == 1 and _is_written_by_its_caller(world, shard, listed[0]):
+            continue
         size = sum(len(draft.payload) + DRAFT_BYTES for draft in listed)
         world.ask(shard, Submit(listed, modes[shard]), size)
+
+
+def _is_written_by_its_caller(world: World, shard: int, draft: Submitted) -> bool:
+    assert world.runtime is not None
+    try:
+        is_durable = world.runtime.host.caller_frames.write(world.host(shard), draft)
+    except NO_ANSWER:
+        return True
+    if is_durable:
+        world.counts["written by callers"] += 1
+        world.known[draft.serial] = draft.part
+    return is_durable
+
+
+def submit_sleepers(world: World, random: Random) -> None:
+    """One after another, by somebody who finds the engine at rest, or with little to do."""
+    if not world.has_caller_frames:
+        return
+    if random.random() < 0.7:
+        world.rest()
+    for _ in range(random.choice((1, 3, 6))):
+        draft = _draft(world, random)
+        far_ms = random.choice((700, 5_000, 90_000, 3_600_000))
+        draft = msgspec.structs.replace(draft, due_ms=draft.at_ms + far_ms)
+        shard = draft.part % world.shards
+        if not _is_written_by_its_caller(world, shard, draft):
+            world.ask(shard, Submit([draft], [0]), len(draft.payload) + DRAFT_BYTES)
 
 
 def _draft(world: World, random: Random) -> Submitted:
@@ -460,6 +489,7 @@ def commit_fails(world: World, random: Random) -> None:
 
 ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
     "submit": (30, submit),
+    "submit sleepers": (8, submit_sleepers),
     "cancel": (5, _about(lambda serial, random, _: Cancel(serial, "so"))),
     "reschedule": (
         4,

@@ -6,6 +6,7 @@ switched on, and may lean the simulator's histories towards what it takes to not
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,6 +22,8 @@ from stateful import test_shard_store_rules as memory_rules
 from parkade.admission import Admission
 from parkade.asks import Ask
 from parkade.attempts import Attempts
+from parkade.caller_frames import Written
+from parkade.errors import ParkadeError
 from parkade.guards import Guards
 from parkade.handing import Handing
 from parkade.host import Host
@@ -31,6 +34,7 @@ from parkade.shard.births import Births
 from parkade.shard.commands import Hand
 from parkade.shard.outbox import Outbox
 from parkade.store.journal import Journal
+from parkade.store.record import Submitted
 from simulation.history import EVEN, Lean
 from simulation.sabotage_second import SECOND
 
@@ -46,6 +50,38 @@ class Fault(NamedTuple):
     broken: Break
     test: str
     lean: Lean = EVEN
+
+
+# ------------------------------------------------------------------ submits that callers write
+
+
+def a_caller_who_writes_beside_a_frame_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    takes = Written.takes
+
+    def takes_any(self: Written, body_bytes: int) -> bool:
+        shard, records = self._shard, self._shard.records
+        in_flight, shard.records, shard.frame_in_flight = shard.frame_in_flight, [], False
+        try:
+            return takes(self, body_bytes)
+        finally:
+            shard.records, shard.frame_in_flight = records, in_flight
+
+    patch.setattr(Written, "takes", takes_any)
+
+
+def what_callers_wrote_left_until_there_is_much(patch: pytest.MonkeyPatch) -> None:
+    take_in = Written.take_in
+    patch.setattr(Written, "take_in", lambda self: take_in(self) if len(self) > 20 else None)
+
+
+def a_caller_told_of_a_write_that_failed(patch: pytest.MonkeyPatch) -> None:
+    write = Written.write
+
+    def write_at_best(self: Written, draft: Submitted, body: bytes) -> None:
+        with suppress(ParkadeError):
+            write(self, draft, body)
+
+    patch.setattr(Written, "write", write_at_best)
 
 
 # ------------------------------------------------------------------ attempts and what they hold
@@ -317,7 +353,17 @@ OF_RULES: Final = {
     ]),
 }  # fmt: skip
 
+CALLERS: Final = "tests/unit/engine/test_caller_frames.py"
 BETWEEN: Final[dict[Break, str]] = {
+    a_caller_who_writes_beside_a_frame_on_its_way: (
+        f"{CALLERS}::test_only_a_shard_with_all_on_disk_and_room_for_more_takes_it"
+    ),
+    what_callers_wrote_left_until_there_is_much: (
+        f"{CALLERS}::test_a_sleeper_takes_no_pass_and_no_other_thread"
+    ),
+    a_caller_told_of_a_write_that_failed: (
+        f"{CALLERS}::test_a_disk_that_fails_is_told_to_the_caller_and_the_shard_recovers"
+    ),
     deaths_counted_of_whoever_ran: (
         "tests/unit/testing/test_crash.py::"
         "test_a_ticket_that_kills_its_process_three_times_alone_is_buried"
@@ -389,7 +435,13 @@ BETWEEN: Final[dict[Break, str]] = {
 # What a fault takes that few histories have by themselves, by its name.
 DISK: Final = {"durability": "disk"}
 SYNCS: Final = DISK | {"failing": ("pwrite_durable", "fdatasync")}
+BY_CALLERS: Final[dict[str, Any]] = {"has_caller_frames": True, "durability": "disk"}
 LEANS: Final[Mapping[str, Lean]] = {
+    "a_caller_who_writes_beside_a_frame_on_its_way": Lean({"submit sleepers": 6}, BY_CALLERS),
+    "what_callers_wrote_left_until_there_is_much": Lean({"submit sleepers": 6}, BY_CALLERS),
+    "a_caller_told_of_a_write_that_failed": Lean(
+        {"submit sleepers": 10, "disk fails": 10}, BY_CALLERS | {"failing": ("pwrite_durable",)}
+    ),
     "old_pages_taken": Lean({"page": 20, "find": 10, "checkpoint": 8, "submit": 2}),
     "old_sweeps_taken": Lean({"checkpoint": 6, "tick": 2}),
     "every_read_counts_as_fresh": Lean({"checkpoint": 6, "tick": 2}),

@@ -62,6 +62,7 @@ def history_of(seed: int, lean: Lean = EVEN) -> History:
         "actions_per_check": random.choice((1, 3, 6)),
         "max_ready": random.choice((None, None, 3)),
         "has_lone_frames": random.random() < 0.5,
+        "has_caller_frames": random.random() < 0.5,
     }
     weights = swarm(random)
     known = ACTIONS | LEANED

@@ -29,6 +29,7 @@ START_MS = 1_700_000_000_000
 STEPS_PER_ANSWER_MAX = 5_000
 SLOW_TO_TELL = 0.15
 STEPS_PER_MOMENT, MOMENT_MS = 100, 40  # how time goes by while somebody waits
+NEAR_MS = 600  # what is due later may be written by its caller
 
 
 class SimulatedClock:
@@ -207,6 +208,8 @@ class SimulatedDrive(Drive):
     def start(self, runtime: Runtime) -> None:
         self._world.runtime = runtime
         runtime.host.lone_frames.is_allowed = self._world.has_lone_frames
+        runtime.host.caller_frames.is_allowed = self._world.has_caller_frames
+        runtime.host.caller_frames.near_ms = NEAR_MS
 
     def stir(self) -> None:
         """Whoever asked goes on; the world takes the steps."""

@@ -43,6 +43,7 @@ MINIMA_PER_100 = {
     "damaged shards": 10,
     "listings": 20,
     "rests where all is well": 800,
+    "written by callers": 100,
 }
 
 

@@ -114,17 +114,18 @@ class World:
         failing_times: Sequence[int] = (1, 1, 2),
         max_ready: int | None = None,
         has_lone_frames: bool = False,
+        has_caller_frames: bool = False,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.shards = shards
         self.keep_ms, self.keep_max = keep_ms, keep_max
-        self.durability = durability
-        self.mix = mix
+        self.durability, self.mix = durability, mix
         self.has_breaker, self.has_leases = has_breaker, has_leases
         self.actions_per_check = actions_per_check
         self.failing, self.failing_times = failing, failing_times
         self.max_ready, self.has_lone_frames = max_ready, has_lone_frames
+        self.has_caller_frames = has_caller_frames
         self.bounds = (BOUNDS, *ODD_BOUNDS)[bounds]
         self.clock = SimulatedClock()
         self.disk = FakeDisk()
@@ -467,7 +468,7 @@ class World:
         for number in range(self.shards):
             host = self.host(number)
             assert not host.callbacks_failed
-            if host.is_open:
+            if host.is_open and host.is_taken_in:
                 settled_ms = runtime.settled_clock.now
                 witness = self.witnesses[number]
                 witness.check_live(host.core, self.image(number), settled_ms)

@@ -34,6 +34,7 @@ from parkade.errors import (
     StorageDamaged,
     StorageError,
     StorageFull,
+    SubmitReentered,
     TicketCancelled,
     TicketError,
     TicketExpired,
@@ -104,6 +105,7 @@ EXAMPLES: tuple[ParkadeError, ...] = (
         'text such as "250ms", "10m", "1h30m", "3d", "1y"',
         code="PK-210",
     ),
+    SubmitReentered("resize.submit"),
     UnknownTask("billing.chrage", known=["billing.charge", *(f"t{n}" for n in range(13))]),
     ConfigError(
         '@engine.task(unique="order-{ordr.id}"): charge() has no argument "ordr". Arguments: order',

@@ -29,9 +29,9 @@ def allowed() -> LoneFrames:
     return frames
 
 
-def test_a_submit_alone_takes_one_pass_and_no_other_thread(tmp_path: Path) -> None:
+def test_a_submit_that_is_due_soon_takes_one_pass_and_no_other_thread(tmp_path: Path) -> None:
     with make(tmp_path / "data", clock=ManualClock()) as engine:
-        later = engine.task(name="note")(lambda n: n).options(delay="1h")
+        later = engine.task(name="note")(lambda n: n).options(delay="2s")
         when(engine, lambda runtime: all(shard.io.is_idle for shard in runtime.shards))
         host = runtime_of(engine).host
         steps = host.steps

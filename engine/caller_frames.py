@@ -1,0 +1,196 @@
+"""A plain submit that nothing waits for is written by its caller's own thread.
+
+Handing it to the core thread and hearing of it costs two wake-ups and a pass: more than the disk
+takes. What has neither name nor near due time depends on nothing that was decided before it, so its
+record may be written first and become part of memory afterwards: in the core's next pass, before
+anything else of its shard.
+
+Whoever has the pen may write: the core thread has it during its passes, a caller for one frame. A
+shard whose records are not all on disk keeps callers away, so LSNs are given in order.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from parkade import limits
+from parkade.clock import Clock
+from parkade.errors import SubmitReentered
+from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
+from parkade.store.record import Submitted, encode_records
+
+if TYPE_CHECKING:
+    from parkade.shard_host import ShardHost
+
+__all__ = ["CallerFrames", "SubmitInterrupted", "Written"]
+
+NEAR_MS = limits.WAIT_MS_MAX + 1_000
+"""What is due sooner is the core's: it starts with the frame of its submit, or soon after."""
+
+WRITTEN_MAX = 64  # of a shard: then the core has a pass, which takes a millisecond at most
+
+
+class SubmitInterrupted(Exception):
+    """What a shard's journal has, only its disk knows."""
+
+    def __init__(self) -> None:
+        super().__init__("a signal ended a submit while it wrote to the journal")
+
+
+class Written:
+    """Of one shard: what callers have written, until it becomes part of memory."""
+
+    __slots__ = ("_drafts", "_error", "_is_begun", "_shard")
+
+    def __init__(self, shard: "ShardHost") -> None:
+        self._shard = shard
+        self._drafts: list[Submitted] = []
+        self._is_begun = False
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    # ----------------------------------------------------------- whoever has the pen
+
+    def takes(self, body_bytes: int) -> bool:
+        """Whether the next record may be a caller's: all before it are on disk, nobody else is at
+        the journal, and there is room for it where the journal stands."""
+        shard = self._shard
+        return (
+            not shard.frame_in_flight
+            and not shard.records
+            and not self._is_begun
+            and len(self._drafts) < WRITTEN_MAX
+            and shard.io.is_idle
+            and shard.room.is_there
+            and shard.core.has_room
+            and shard.host.has_changed_room()
+            and shard.journal.has_room()
+            and shard.journal.has_place(body_bytes)
+        )
+
+    def write(self, draft: Submitted, body: bytes) -> None:
+        """Durable when it returns. Raises what the application is to hear of a disk that failed."""
+        shard = self._shard
+        self._is_begun = True
+        try:
+            shard.journal.append(body, 1)
+        except Exception as error:
+            self._error = error
+            raise shard.host.failure(shard.number, error) from error
+        self._drafts.append(draft)
+        self._is_begun = False
+
+    # ---------------------------------------------------------------- the core thread
+
+    def take_in(self) -> None:
+        """All of it becomes part of memory, and is told of."""
+        if self._drafts:
+            self._apply()
+        if self._is_begun and self._shard.is_open:
+            self._shard.poison(self._error or SubmitInterrupted())
+
+    def _apply(self) -> None:
+        shard = self._shard
+        drafts, self._drafts = self._drafts, []
+        try:
+            shard.core.apply_submits(drafts)
+        except Exception as error:
+            shard.poison(error)
+            return
+        shard.notes.note_submits(drafts)
+        shard.notes.send()
+        shard.is_stirred = True
+        shard.durable(shard.core.lsn)
+
+
+class CallerFrames:
+    """`write` is for any thread, the rest for the core's. `is_allowed`: by who steps the engine.
+    `is_called`: whether anybody waits for the core thread; `is_heard`: whether anybody hears of
+    what happens; `wake` has it begin a pass."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        is_called: Callable[[], bool],
+        is_heard: Callable[[], bool],
+    ) -> None:
+        self.is_allowed = False
+        self.runs_tickets = True
+        self.near_ms = NEAR_MS
+        self.written = 0
+        self._clock = clock
+        self._is_called = is_called
+        self._is_heard = is_heard
+        self._wake = wake
+        self._pen = threading.Lock()
+        self._holder: int | None = None
+        self._frames_to_leave = 0
+        self._pause_until_ms = 0
+
+    # --------------------------------------------------------------------------- any thread
+
+    def write(self, shard: "ShardHost", draft: Submitted) -> bool:
+        """Whether it is durable; else the core thread is to be asked. Raises what the application
+        is to hear of a disk that failed, and `SubmitReentered`."""
+        if not self.is_allowed or draft.unique is not None:
+            return False
+        if draft.due_ms - draft.at_ms < self.near_ms and self.runs_tickets:
+            return False
+        if self._pen.locked():
+            if self._holder == threading.get_ident():
+                raise SubmitReentered(f"{draft.task}.submit")
+            return False
+        body = encode_records([draft])
+        # A signal cannot leave a lock's own `with` and the lock held.
+        with self._pen:
+            if not self._is_free(shard, len(body)):
+                return False
+            self._holder = threading.get_ident()
+            try:
+                self._write(shard.written, draft, body)
+            except BaseException:
+                self._wake()
+                raise
+            finally:
+                self._holder = None
+        if len(shard.written) >= WRITTEN_MAX or self._is_heard():
+            self._wake()
+        return True
+
+    def _is_free(self, shard: "ShardHost", body_bytes: int) -> bool:
+        if self._frames_to_leave:
+            self._frames_to_leave -= 1
+            return False
+        is_awaited = self._clock.monotonic_ms() >= self._pause_until_ms
+        return self.is_allowed and is_awaited and shard.is_open and shard.written.takes(body_bytes)
+
+    def _write(self, written: Written, draft: Submitted, body: bytes) -> None:
+        began_ms = self._clock.monotonic_ms()
+        written.write(draft, body)
+        ended_ms = self._clock.monotonic_ms()
+        self.written += 1
+        if ended_ms - began_ms >= SLOW_MS:
+            self._pause_until_ms = ended_ms + SLOW_PAUSE_MS
+        if self._is_called():
+            self._frames_to_leave = COMPANY_FRAMES
+
+    # ---------------------------------------------------------------------- the core thread
+
+    def take_pen(self) -> None:
+        """A pass begins; a caller who writes now is waited for."""
+        if self.is_allowed:
+            self._pen.acquire()
+
+    def give_pen(self) -> None:
+        """It is over."""
+        if self.is_allowed:
+            self._pen.release()
+
+    def end(self) -> None:
+        """There are no more passes, and nobody else writes from now on."""
+        with self._pen:
+            self.is_allowed = False

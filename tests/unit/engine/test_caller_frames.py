@@ -1,0 +1,363 @@
+"""Submits that their callers write themselves, while the core thread rests."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kit.clock import ManualClock
+from kit.engines import hold_handlers, make, rig, runtime_of, when
+from kit.failing import key_of, keyed, recovered, statuses
+from kit.faulty import FaultyDisk
+from parkade import Engine, EngineClosed, StorageError, Task
+from parkade.caller_frames import WRITTEN_MAX, CallerFrames, Written
+from parkade.errors import SubmitReentered
+from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
+from parkade.shard.states import PENDING
+from parkade.store.disk import Handle
+from parkade.store.record import Submitted
+
+
+def noted(engine: Engine) -> "Task[[int], int]":
+    def note(n: int) -> int:
+        return n
+
+    return engine.task(name="note")(note)
+
+
+def at_rest(engine: Engine) -> None:
+    when(engine, lambda runtime: all(shard.io.is_idle for shard in runtime.shards))
+
+
+def written(engine: Engine) -> int:
+    return runtime_of(engine).host.caller_frames.written
+
+
+# ------------------------------------------------------------------------- whose a submit is
+
+
+def test_a_sleeper_takes_no_pass_and_no_other_thread(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        later = noted(engine).options(delay="1h")
+        at_rest(engine)
+        host = runtime_of(engine).host
+        steps = host.steps
+        tickets = [later.submit(n) for n in range(20)]
+        assert (host.steps - steps, written(engine)) == (0, 20)
+        assert sum(shard.journal.last_lsn for shard in host.shards) == 20
+        assert sum(shard.core.lsn for shard in host.shards) == 0
+        assert [ticket.info().state for ticket in tickets] == ["scheduled"] * 20
+        assert sum(shard.core.lsn for shard in host.shards) == 20
+        assert engine.stats().scheduled == 20
+
+
+def test_what_an_engine_does_not_run_need_not_be_far(tmp_path: Path) -> None:
+    with make(tmp_path / "data", run=False) as engine:
+        task = noted(engine)
+        at_rest(engine)
+        ticket = task.submit(1)
+        assert written(engine) == 1
+        assert ticket.info().state == "ready"
+
+
+def test_what_is_due_soon_or_has_a_name_is_the_cores(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        task = noted(engine)
+        at_rest(engine)
+        task.options(delay="2s").submit(1)
+        first = task.options(delay="1h", unique="one").submit(2)
+        again = task.options(delay="1h", unique="one").submit(2)
+        assert (again.id, again.created, written(engine)) == (first.id, False, 0)
+
+
+def test_tickets_of_a_key_keep_their_order_whoever_writes_them(tmp_path: Path) -> None:
+    clock, ran = ManualClock(), list[int]()
+    with make(tmp_path / "data", clock=clock) as engine:
+
+        @engine.task(name="note", key="one")
+        def note(n: int) -> None:
+            ran.append(n)
+
+        at_rest(engine)
+        tickets = [
+            note.options(delay="1h" if n % 2 else "2s").submit(n) for n in range(6)
+        ]  # by a caller and by the core in turns
+        assert written(engine) > 0
+        clock.advance(3_600_000)
+        for ticket in tickets:
+            ticket.result("20s")
+    assert ran == [0, 2, 4, 1, 3, 5]
+
+
+def test_after_so_many_the_core_has_a_pass(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock(), shards=1) as engine:
+        later = noted(engine).options(delay="1h")
+        at_rest(engine)
+        for n in range(3 * WRITTEN_MAX):
+            later.submit(n)
+        when(engine, lambda runtime: runtime.shards[0].core.lsn >= 3 * WRITTEN_MAX)
+        assert written(engine) >= WRITTEN_MAX
+
+
+def test_watchers_hear_of_it_as_of_any_other(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        later = noted(engine).options(delay="1h")
+        at_rest(engine)
+        with engine.events("submitted") as events:
+            ids = [later.submit(n).id for n in range(3)]
+            assert written(engine) == 3
+            heard = iter(events)
+            assert sorted(next(heard).ticket_id or "" for _ in ids) == sorted(ids)
+
+
+def test_an_engine_that_has_stopped_takes_none(tmp_path: Path) -> None:
+    engine = make(tmp_path / "data")
+    later = noted(engine).options(delay="1h")
+    with engine:
+        at_rest(engine)
+        frames = runtime_of(engine).host.caller_frames
+        later.submit(1)
+    with pytest.raises(EngineClosed):
+        later.submit(2)
+    assert not frames.is_allowed
+
+
+# ------------------------------------------------------------------------- what comes of it
+
+
+def test_what_was_written_is_there_after_a_kill(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process", clock=ManualClock()) as engine:
+        later = noted(engine).options(delay="1h")
+        at_rest(engine)
+        ids = {later.submit(n).id for n in range(10)}
+        assert written(engine) == 10
+        runtime_of(engine).abandon()
+    with make(tmp_path / "data", durability="process", clock=ManualClock()) as engine:
+        assert {info.id for info in engine.find(limit=50)} == ids
+
+
+def test_a_disk_that_fails_is_told_to_the_caller_and_the_shard_recovers(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    engine = make(tmp_path / "data", durability="process")
+    with rig(engine, disk=disk):
+        later = keyed(noted(engine).options(delay="1h"), 0)
+        at_rest(engine)
+        kept = later.submit(1)
+        disk.break_next("write", "shard-000/journal")
+        with pytest.raises(StorageError):
+            later.submit(2)
+        recovered(engine)
+        more = later.submit(3)
+        assert {info.id for info in engine.find(limit=50)} >= {kept.id, more.id}
+        assert statuses(engine) == ["open", "open"]
+
+
+class InterruptingDisk(FaultyDisk):
+    """A signal comes before or after a write, in the thread that writes."""
+
+    def __init__(self, *, comes_first: bool) -> None:
+        super().__init__()
+        self.comes_first = comes_first
+        self.is_armed = False
+
+    def pwrite(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
+        is_armed, self.is_armed = self.is_armed, False
+        if is_armed and self.comes_first:
+            raise KeyboardInterrupt
+        super().pwrite(handle, buffers, offset)
+        if is_armed:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_signal_in_the_midst_costs_nobody_anything(tmp_path: Path, comes_first: bool) -> None:
+    disk = InterruptingDisk(comes_first=comes_first)
+    engine = make(tmp_path / "data", durability="process", clock=ManualClock())
+    with rig(engine, disk=disk):
+        later = keyed(noted(engine).options(delay="1h"), 0)
+        at_rest(engine)
+        kept = [later.submit(1).id]
+        for count in (1, 2, 3):  # however often: its shard is not given up
+            disk.is_armed = True
+            with pytest.raises(KeyboardInterrupt):
+                later.submit(-count)
+            recovered(engine, count)
+            at_rest(engine)
+            kept.append(later.submit(count).id)
+        found = {info.id for info in engine.find(limit=50)}
+        assert found >= set(kept)
+        assert len(found) == len(kept) + (0 if comes_first else 3)
+        assert statuses(engine) == ["open", "open"]
+    with make(tmp_path / "data", durability="process", clock=ManualClock()) as engine:
+        assert {info.id for info in engine.find(limit=50)} == found
+
+
+def test_a_submit_in_the_midst_of_another_of_its_thread_is_refused(tmp_path: Path) -> None:
+    class HandlingDisk(FaultyDisk):
+        handler: Callable[[], object] | None = None
+
+        def pwrite(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
+            handler, self.handler = self.handler, None
+            if handler is not None:
+                handler()
+            super().pwrite(handle, buffers, offset)
+
+    disk, refused = HandlingDisk(), list[BaseException]()
+    engine = make(tmp_path / "data", durability="process", clock=ManualClock())
+    with rig(engine, disk=disk):
+        later = noted(engine).options(delay="1h")
+        at_rest(engine)
+
+        def handle() -> None:
+            try:
+                later.submit(2)
+            except SubmitReentered as error:
+                refused.append(error)
+
+        disk.handler = handle
+        later.submit(1)
+        assert [error.code for error in refused] == ["PK-211"]  # type: ignore[attr-defined]
+        assert later.submit(3).created
+        assert engine.stats().scheduled == 2
+
+
+def test_threads_that_submit_at_once_lose_nothing(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process", shards=3) as engine, hold_handlers() as gate:
+        engine.task(name="busy")(gate.enter)
+        task = noted(engine)
+        ids, lock = list[str](), threading.Lock()
+
+        def submit(number: int) -> None:
+            for n in range(60):
+                ticket = task.options(delay="1h" if (n + number) % 3 else 0).submit(n)
+                with lock:
+                    ids.append(ticket.id)
+
+        threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gate.open()
+        shards = runtime_of(engine).host.shards
+        when(engine, lambda _: all(one.durable_lsn == one.core.lsn for one in shards))
+        runtime_of(engine).abandon()
+    with make(tmp_path / "data", durability="process", shards=3, run=False) as engine:
+        found = {info.id for info in engine.find(task="note", limit=500)}
+        assert found == set(ids)
+
+
+# ------------------------------------------------------------------------------- in small
+
+
+NEAR, FAR = 0, 3_600_000
+
+
+def draft(delay_ms: int = FAR) -> Submitted:
+    return Submitted(1, 0, "note", 1_000 + delay_ms, 1_000, b"")
+
+
+class Journal:
+    """It notes what is appended."""
+
+    def __init__(self, on_append: Callable[[], object] = lambda: None) -> None:
+        self.bodies: list[bytes] = []
+        self.has_spare = self.is_wide = True
+        self._on_append = on_append
+
+    def has_room(self) -> bool:
+        return self.has_spare
+
+    def has_place(self, _: int) -> bool:
+        return self.is_wide
+
+    def append(self, body: bytes, count: int) -> int:
+        self.bodies.append(body)
+        self._on_append()
+        return count
+
+
+def shard(journal: Journal | None = None, **changes: Any) -> Any:
+    standing: dict[str, Any] = {
+        "number": 0,
+        "is_open": True,
+        "frame_in_flight": False,
+        "records": [],
+        "io": SimpleNamespace(is_idle=True),
+        "room": SimpleNamespace(is_there=True),
+        "core": SimpleNamespace(has_room=True),
+        "host": SimpleNamespace(has_changed_room=lambda: True),
+        "journal": journal or Journal(),
+    }
+    made: Any = SimpleNamespace(**standing | changes)
+    made.written = Written(made)
+    return made
+
+
+def frames(clock: ManualClock | None = None, *, is_called: bool = False) -> CallerFrames:
+    made = CallerFrames(
+        clock or ManualClock(), lambda: None, is_called=lambda: is_called, is_heard=lambda: False
+    )
+    made.is_allowed = True
+    return made
+
+
+def test_only_a_shard_with_all_on_disk_and_room_for_more_takes_it() -> None:
+    assert frames().write(shard(), draft())
+    narrow, last = Journal(), Journal()
+    narrow.is_wide = last.has_spare = False
+    others = [
+        shard(is_open=False),
+        shard(frame_in_flight=True),
+        shard(records=[None]),
+        shard(io=SimpleNamespace(is_idle=False)),
+        shard(room=SimpleNamespace(is_there=False)),
+        shard(core=SimpleNamespace(has_room=False)),
+        shard(host=SimpleNamespace(has_changed_room=lambda: False)),
+        shard(narrow),
+        shard(last),
+    ]
+    assert [frames().write(other, draft()) for other in others] == [False] * len(others)
+    assert not any(other.journal.bodies for other in others)
+
+
+def test_nobody_writes_while_the_core_has_the_pen_nor_after_the_end() -> None:
+    made, open_shard = frames(), shard()
+    made.take_pen()
+    assert not made.write(open_shard, draft())
+    made.give_pen()
+    assert made.write(open_shard, draft())
+    made.end()
+    assert not made.write(open_shard, draft())
+
+
+def test_where_somebody_calls_the_core_meanwhile_the_next_go_there() -> None:
+    made, open_shard = frames(is_called=True), shard()
+    answers = [made.write(open_shard, draft()) for _ in range(COMPANY_FRAMES + 2)]
+    assert answers == [True, *[False] * COMPANY_FRAMES, True]
+
+
+def test_a_disk_that_is_slow_makes_nobody_wait_with_the_pen_again_for_a_while() -> None:
+    clock = ManualClock()
+    made = frames(clock)
+    slow = shard(Journal(lambda: clock.advance(SLOW_MS)))
+    quick = shard()
+    assert made.write(slow, draft())
+    clock.advance(SLOW_PAUSE_MS - 1)
+    assert not made.write(quick, draft())
+    clock.advance(1)
+    assert made.write(quick, draft())
+
+
+def test_a_key_is_no_name(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        later = noted(engine).options(delay="1h", key=key_of(1))
+        at_rest(engine)
+        ticket = later.submit(1)
+        assert written(engine) == 1
+        assert ticket.info().key == key_of(1)
+        counted = runtime_of(engine).shards[1].core.by_task["note"]
+        assert counted[PENDING] == 1
