@@ -3,6 +3,7 @@
 import pytest
 
 from kit.stepped import stepped
+from parkade import limits
 from parkade.asks import Look
 from parkade.shard.commands import Cancel, Forget, Resolve
 from parkade.shard.states import CANCELLED, DONE
@@ -148,4 +149,38 @@ def test_a_ticket_that_is_due_is_not_kept_waiting_by_upkeep() -> None:
         assert shard.shard.wait_ms() == 0, "its turn for the rest follows"
         shard.run()
         assert len(shard.handlers.alive) == 1 and shard.done["commit"] == 1
+        shard.finish()
+
+
+def test_a_start_and_an_end_ask_for_no_turn_of_their_own() -> None:
+    with stepped() as shard:
+        shard.run()  # there is room in its journal
+        shard.submit(shard.draft())
+        for step in ("turn", "turn", "admit"):
+            shard.step(step)
+        assert not shard.shard.is_stirred and shard.shard.wait_ms() == limits.QUIET_MS
+        shard.run()
+        (job,) = shard.handlers.alive.values()
+        shard.settle(job)
+        for step in ("turn", "io", "hear io"):
+            shard.step(step)
+        assert shard.shard.durable_lsn == shard.shard.core.lsn == 3
+        assert not shard.shard.is_stirred
+        shard.run()
+        shard.finish()
+
+
+def test_a_start_that_leaves_a_lane_low_is_followed_by_a_turn_at_once() -> None:
+    with stepped() as shard:
+        for _ in range(8):
+            shard.submit(shard.draft())
+        shard.run()
+        lanes = shard.shard.placement.lanes
+        assert not lanes.hungry and len(shard.handlers.alive) > 1
+        while shard.handlers.alive:
+            for job in list(shard.handlers.alive.values()):
+                shard.settle(job)
+            shard.run()
+        assert len(shard.witness.model.tickets) == 8
+        assert {entry.state for entry in shard.witness.model.tickets.values()} == {DONE}
         shard.finish()
