@@ -332,6 +332,8 @@ class Admission:
         if not lane.window:
             if post is not None:
                 del owner.posts[lane]
+                if post.listed is not None:
+                    post.queue.posts.remove(post)  # the lane may come back, with another post
                 self._shrink(post.queue)
             return
         if post is None:

@@ -9,6 +9,7 @@ from parkade.admission import Admission
 from parkade.guards import Guards, Pause, Permit
 from parkade.limits import START_BATCH_MAX, STARTS_IN_A_ROW_MAX
 from parkade.shard import Bounds, Placement
+from parkade.shard.commands import Cancel
 from parkade.store.record import Options
 
 
@@ -153,6 +154,26 @@ def test_a_crowd_goes_on_where_those_behind_it_have_less_priority() -> None:
     crowd = [rig.submit(task="plain") for _ in range(2 * STARTS_IN_A_ROW_MAX)]
     rig.submit(task="other", options=Options(priority=-1))
     assert [pick.serial for pick in take(admission, shards)] == crowd
+
+
+def test_a_lane_that_was_empty_for_a_while_is_one_lane_of_its_crowd() -> None:
+    shards, admission = setting(threads=1)
+    older, other = shards[0].rig, shards[1].rig
+    older.submit(task="plain")
+    assert len(take(admission, shards)) == 1
+    waiting = [older.submit(task="plain")]
+    other.last_serial = older.last_serial
+    gone = other.submit(task="plain")
+    assert take(admission, shards) == []
+    other.do(Cancel(gone))
+    assert take(admission, shards) == []
+    waiting += [other.submit(task="plain") for _ in range(8)]
+    admission.places["thread"] = 6
+    assert [pick.serial for pick in take(admission, shards)] == waiting[:5]
+    admission.places["thread"] = 30
+    assert [pick.serial for pick in take(admission, shards)] == waiting[5:]
+    for shard in shards:
+        shard.rig.checked()
 
 
 def test_a_round_looks_at_what_has_changed_and_not_at_every_lane(
