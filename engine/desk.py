@@ -4,7 +4,6 @@
 """
 
 import logging
-import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -33,7 +32,7 @@ from parkade.errors import (
     UnknownTicket,
     WaitInsideAttempt,
 )
-from parkade.forks import check_process
+from parkade.forks import check_process, fork_count
 from parkade.payload import decode_untyped
 from parkade.runtime import Runtime
 from parkade.shard.commands import Answer, Cancel, Refusal, Reschedule
@@ -65,6 +64,7 @@ class Desk:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.is_open = True
+        self._forks = fork_count()
         self._asker = runtime.asker
         self._server: ControlServer | None = None
 
@@ -97,7 +97,7 @@ class Desk:
     @property
     def is_usable(self) -> bool:
         """Whether `check` has nothing to say."""
-        return self.is_open and os.getpid() == self.runtime.pid
+        return self.is_open and fork_count() == self._forks
 
     def check(self, call: str) -> None:
         """Raises `ForkedEngine` in a fork, `EngineClosed` when the engine has stopped."""

@@ -18,6 +18,7 @@ from parkade.checks import NAME_BYTES_MAX
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.handles import Handles
 from parkade.limits import SUBMIT_BYTES_MAX
+from parkade.loop_submits import LoopSubmits
 from parkade.shard.commands import AllCreated, Answer, Refusal, Submit
 from parkade.store.record import Submitted
 from parkade.ticket import Ticket
@@ -46,6 +47,15 @@ class Submitting:
         self._inbox = runtime.host.inbox
         self._drive = runtime.drive
         self._caller_frames = runtime.host.caller_frames
+        self._loop_submits = LoopSubmits(
+            self._inbox,
+            self._drive,
+            runtime.shard_count,
+            drafts_of=self._drafts,
+            size_of=draft_bytes,
+            created=self._created,
+            outcome_of=self._outcome,
+        )
         self._shards = runtime.host.shards
         self._shard_count = runtime.shard_count
 
@@ -76,9 +86,13 @@ class Submitting:
         inbox = self._inbox
         if inbox.valve is not None:
             return await self._desk.aask(self._one(call))
+        if call.unique is None:
+            return await self._loop_submits.add(call)
+        loop = asyncio.get_running_loop()
+        self._loop_submits.send(loop)  # before this one, as they were submitted
         draft = self._draft(call)
         size = draft_bytes(draft)
-        waiter = LoopWaiter(asyncio.get_running_loop())
+        waiter = LoopWaiter(loop)
         if not inbox.enter_now(size):
             await inbox.aenter(size)
         self._put(call, draft, size, waiter)
@@ -93,6 +107,11 @@ class Submitting:
     def _draft(self, call: Call[Any]) -> Submitted:
         placing, now_ms = self._placing, self._clock.now_ms()
         return placing.draft_of(call, placing.serials(1, now_ms), now_ms, self._payload_bytes_max)
+
+    def _drafts(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
+        return self._placing.drafts(
+            calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max
+        )
 
     def _put(
         self, call: Call[Any], draft: Submitted, size: int, waiter: ThreadWaiter | LoopWaiter
@@ -132,9 +151,7 @@ class Submitting:
     def many(self, calls: Sequence[Call[Any]], accepted: Handles) -> Request[Exception | None]:
         """A chunk: one command a shard. Its tickets are added to `accepted`, in order; the answer
         is why one has none. A shard that fails costs the others' tickets nothing."""
-        drafts = self._placing.drafts(
-            calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max
-        )
+        drafts = self._drafts(calls)
         hands = list(self._dealt(drafts))
         conflicts = [call.options.on_conflict for call in calls]
         asks = [(shard, Submit(hand)) for shard, hand, _ in hands]
