@@ -58,7 +58,11 @@ class Request(Generic[T]):
 class Asker:
     """Puts requests to one host."""
 
-    def __init__(self, inbox: Inbox, drive: "Drive") -> None:
+    def __init__(
+        self, inbox: Inbox, drive: "Drive", check: Callable[[str], None] = lambda call: None
+    ) -> None:
+        """`check` raises where the thread that calls must not wait for the core thread."""
+        self._check = check
         self._inbox = inbox
         self._drive = drive
 
@@ -72,6 +76,7 @@ class Asker:
         """The same on any thread: a loop's is stopped meanwhile."""
         if not request.asks:
             return request.finish([])
+        self._check(request.call)
         waiter = ThreadWaiter(len(request.asks))
         if request.sizes:
             valve = self._inbox.valve

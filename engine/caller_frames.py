@@ -136,13 +136,13 @@ class CallerFrames:
     def write(self, shard: "ShardHost", draft: Submitted) -> bool:
         """Whether it is durable; else the core thread is to be asked. Raises what the application
         is to hear of a disk that failed, and `SubmitReentered`."""
+        if self._holder is not None:
+            self.check(f"{draft.task}.submit")  # whoever writes it, its thread would wait
         if not self.is_allowed or draft.unique is not None:
             return False
         if draft.due_ms - draft.at_ms < self.near_ms and self.runs_tickets:
             return False
         if self._pen.locked():
-            if self._holder == threading.get_ident():
-                raise SubmitReentered(f"{draft.task}.submit")
             return False
         body = encode_records([draft])
         # A signal cannot leave a lock's own `with` and the lock held.
@@ -160,6 +160,12 @@ class CallerFrames:
         if len(shard.written) >= WRITTEN_MAX or self._is_heard():
             self._wake()
         return True
+
+    def check(self, call: str) -> None:
+        """Raises `SubmitReentered` in a thread that is in the midst of a write: the core thread
+        waits for that, so this thread would wait for itself."""
+        if self._holder is not None and self._holder == threading.get_ident():
+            raise SubmitReentered(call)
 
     def _is_free(self, shard: "ShardHost", body_bytes: int) -> bool:
         if self._frames_to_leave:

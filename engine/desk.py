@@ -179,7 +179,9 @@ class Desk:
         return Request(call, _twin(call), [(self._shard(known), Watch(known.serial))], finish)
 
     def check_may_stop(self) -> None:
-        """Raises `WaitInsideAttempt` in a handler of this engine, which a stop would wait for."""
+        """Raises `WaitInsideAttempt` in a handler of this engine, which a stop would wait for, and
+        `SubmitReentered` in the midst of a submit."""
+        self.runtime.host.caller_frames.check("engine.stop")
         attempt = running_attempt()
         known = None if attempt is None else parse_id(attempt.ticket_id)
         if attempt is not None and known is not None and known.salt == self.runtime.salt:

@@ -389,7 +389,7 @@ class EngineClosed(ParkadeError):
 
 
 class SubmitReentered(ParkadeError, RuntimeError):
-    """A signal handler or finalizer submits while its own thread is in the midst of a submit."""
+    """A signal handler or finalizer calls the engine in the midst of a submit of its own thread."""
 
     code = "PK-211"
 

@@ -139,6 +139,7 @@ class Host:
         """
         if threading.current_thread() is self._thread:
             return function()
+        self.caller_frames.check("engine")
         done = threading.Event()
         got: list[Any] = []
 

@@ -288,7 +288,9 @@ class Runtime:
                 failure = shard_error(self.directory.path, shard.number, error)
                 tell(_storage_log, logging.CRITICAL, "%s", failure)
                 shard.refuse(error)
-        self.asker = self._port.asker = Asker(self.host.inbox, self.drive)
+        self.asker = self._port.asker = Asker(
+            self.host.inbox, self.drive, self.host.caller_frames.check
+        )
 
     def _make_executor(self) -> Executor:
         executor = self.drive.make_executor(

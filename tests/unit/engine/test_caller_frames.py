@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -195,33 +196,54 @@ def test_a_signal_in_the_midst_costs_nobody_anything(tmp_path: Path, comes_first
         assert {info.id for info in engine.find(limit=50)} == found
 
 
-def test_a_submit_in_the_midst_of_another_of_its_thread_is_refused(tmp_path: Path) -> None:
-    class HandlingDisk(FaultyDisk):
-        handler: Callable[[], object] | None = None
+class HandlingDisk(FaultyDisk):
+    """A signal handler runs before a write, in the thread that writes."""
 
-        def pwrite(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
-            handler, self.handler = self.handler, None
-            if handler is not None:
-                handler()
-            super().pwrite(handle, buffers, offset)
+    handler: Callable[[], object] | None = None
 
+    def pwrite(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler()
+        super().pwrite(handle, buffers, offset)
+
+
+def test_whatever_waits_for_the_core_in_the_midst_of_a_submit_of_its_thread_is_refused(
+    tmp_path: Path,
+) -> None:
     disk, refused = HandlingDisk(), list[BaseException]()
     engine = make(tmp_path / "data", durability="process", clock=ManualClock())
     with rig(engine, disk=disk):
-        later = noted(engine).options(delay="1h")
+        task = noted(engine)
+        later = task.options(delay="1h")
         at_rest(engine)
+        first = later.submit(0)
+        first.info()
+        calls: list[Callable[[], object]] = [
+            lambda: later.submit(2),
+            lambda: task.submit(2),
+            lambda: later.options(unique="one").submit(2),
+            lambda: engine.submit_many([later.call(2), task.call(2)]),
+            first.info,
+            first.cancel,
+            engine.stats,
+            lambda: engine.pause(task="note"),
+            engine.stop,
+        ]
 
-        def handle() -> None:
+        def handle(call: Callable[[], object]) -> None:
             try:
-                later.submit(2)
+                call()
             except SubmitReentered as error:
                 refused.append(error)
 
-        disk.handler = handle
-        later.submit(1)
-        assert [error.code for error in refused] == ["PK-211"]  # type: ignore[attr-defined]
+        for number, call in enumerate(calls, 1):
+            disk.handler = partial(handle, call)
+            later.submit(1)
+            assert disk.handler is None
+            assert [error.code for error in refused] == ["PK-211"] * number
         assert later.submit(3).created
-        assert engine.stats().scheduled == 2
+        assert engine.stats().scheduled == len(calls) + 2
 
 
 def test_threads_that_submit_at_once_lose_nothing(tmp_path: Path) -> None:
