@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.kit import lines, machine
+from bench.kit import lines, machine, remarks
 from bench.pages import BENCHMARKS, put
 from bench.plot import Plot, from_json, svg
 from bench.running import ended_by_signals, started
@@ -67,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         for bench in given.only:
             reports.append(measured(bench, scratch, passed))
-    print(table(reports))
-    file = given.to or kept(started_at)
     result: dict[str, Any] = {
         "at": started_at.isoformat(),
         "machine": machine(),
         "reports": reports,
     }
+    print("\n".join([table(reports), *remarks(result["machine"], given.small)]))
+    file = given.to or kept(started_at)
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"\n{file}")
     for plot in plots(reports):

@@ -368,7 +368,7 @@ def report(
     if plots:
         line["plots"] = [asdict(plot) for plot in plots]
     if not asked.is_json:
-        print(table(asked, figures))
+        print("\n".join([table(asked, figures), *remarks(line["machine"], asked.is_small)]))
     print(json.dumps(line, separators=(",", ":")))
     return line
 
@@ -402,6 +402,19 @@ def table(asked: Options, figures: Sequence[Figure]) -> str:
     """The figures for a reader: median, lowest, highest, spread, and how they stand to marks."""
     title = f"{asked.bench}: {asked.runs} run{'s' if asked.runs > 1 else ''}"
     return "\n".join([title, *lines([figure.as_json() for figure in figures])])
+
+
+def remarks(about: Mapping[str, Any], is_small: bool) -> list[str]:
+    """What keeps the figures of a table from being worth much, for a reader; mostly nothing."""
+    said: list[str] = []
+    if is_small:
+        said.append("  At --small the marks mean nothing: it shows that the benches work.")
+    if about["load_1m"] > about["cpus"]:
+        said.append(
+            f"  The machine is busy (load {about['load_1m']} on {about['cpus']} cores): compare "
+            "nothing with these figures."
+        )
+    return said
 
 
 HEAD = ("figure", "median", "lowest", "highest", "spread", "unit", "mark", "aim", "")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parkade import limits
-from parkade.clock import Clock
+from parkade.clock import Clock, stopwatch_us
 from parkade.errors import SubmitReentered
 from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
 from parkade.store.record import Submitted, encode_records
@@ -74,11 +74,13 @@ class Written:
         """Durable when it returns. Raises what the application is to hear of a disk that failed."""
         shard = self._shard
         self._is_begun = True
+        began_us = stopwatch_us()
         try:
             shard.journal.append(body, 1)
         except Exception as error:
             self._error = error
             raise shard.host.failure(shard.number, error) from error
+        shard.io.latencies.add(stopwatch_us() - began_us)
         self._drafts.append(draft)
         self._is_begun = False
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from parkade.runtime import Runtime
     from parkade.shard_host import ShardHost
 
-__all__ = ["ShardCounts", "read_stats", "sum_up"]
+__all__ = ["ShardCounts", "read_next_due", "read_stats", "sum_up"]
 
 
 class ShardCounts(NamedTuple):
@@ -30,6 +30,22 @@ def read_stats(runtime: "Runtime") -> Stats:
     """Asked of the core thread, between two passes. Raises `TimeoutError` when it is stuck."""
     stats: Stats = runtime.host.call(lambda: _stats(runtime))
     return stats
+
+
+def read_next_due(runtime: "Runtime") -> tuple[int | None, int]:
+    """(when the next ticket comes due, until when the shards know that): wall clock, ms. None: none
+    does until then; what lies beyond is on disk, and nobody has looked at it. The time may be that
+    of a ticket that was due then and has moved on. Raises `TimeoutError` when the core thread is
+    stuck."""
+    told: tuple[int | None, int] = runtime.host.call(lambda: _next_due(runtime))
+    return told
+
+
+def _next_due(runtime: "Runtime") -> tuple[int | None, int]:
+    looks = [shard.placement.next_due() for shard in runtime.host.open_shards()]
+    known_ms = min((until_ms for _, until_ms in looks), default=0)
+    dues = [due_ms for due_ms, _ in looks if due_ms is not None and due_ms <= known_ms]
+    return min(dues, default=None), known_ms
 
 
 def _stats(runtime: "Runtime") -> Stats:

@@ -24,6 +24,7 @@ from parkade.limits import FIND_LIMIT_MAX
 from parkade.onlooker import Onlooker
 from parkade.shard.breaker import CLOSED, STATE_NAMES, Circuit, decode_circuit
 from parkade.shard.lanes import Lane, Lanes
+from parkade.stats import read_next_due
 from parkade.store.disk import Disk
 from parkade.store.errors import StoreError
 from parkade.store.manifest import Manifest
@@ -64,6 +65,7 @@ def engine_status(engine: "Engine") -> dict[str, Any]:
         "ambiguous": _ambiguous(desk, stats),
         "runs_nothing": runtime.attempts.runs_nothing or None,
         "zombies": stats.zombies,
+        **_next_due(runtime, now_ms),
         **_standing(runtime),
         **_room(directory.disk, directory.path),
         "is_full": runtime.host.call(lambda: _is_full(runtime)),
@@ -83,6 +85,8 @@ def files_status(disk: Disk, reader: "Reader") -> dict[str, Any]:
         "ambiguous": _ambiguous(reader.desk(_CALL), stats),
         "runs_nothing": None,
         "zombies": 0,
+        "next_due_at": None,
+        "none_due_before": None,
         "held": None,
         "held_is_cut": False,
         "places": None,
@@ -152,6 +156,14 @@ def _room(disk: Disk, path: str) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------ a running engine
+
+
+def _next_due(runtime: "Runtime", now_ms: int) -> dict[str, Any]:
+    """When the next ticket comes due, as far ahead as memory sees, which is about a minute; or
+    until when none does. Both None: the shards have yet to look."""
+    due_ms, known_ms = read_next_due(runtime)
+    is_known = due_ms is None and known_ms > now_ms
+    return {"next_due_at": _time(due_ms), "none_due_before": _time(known_ms if is_known else None)}
 
 
 def _standing(runtime: "Runtime") -> dict[str, Any]:

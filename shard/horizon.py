@@ -111,12 +111,18 @@ class Horizon:
     def next_timer(self) -> int | None:
         """When the next ticket that memory knows of comes due or expires, in ms; None: none will.
         One that lies beyond the horizon and is not hot is the agenda's."""
-        wake_ms = earlier(self.wheel.next_wake(), self._overlay_wake())
+        due_ms, expiry_ms = self._next_hot_due(), self.expiries.next_ms()
+        return due_ms if expiry_ms is None else earlier(due_ms, expiry_ms + self.clock_lag_ms)
+
+    def next_due(self) -> tuple[int | None, int]:
+        """(when the next ticket that memory knows of comes due, until when it knows of all), in ms.
+        Of what is due later than the second, the agenda may have something earlier."""
+        return self._next_hot_due(), self.horizon >> SERIAL_BITS
+
+    def _next_hot_due(self) -> int | None:
+        due_ms = earlier(self.wheel.next_wake(), self._overlay_wake())
         plain_ms = self.memory.plain_due_ms
-        if plain_ms < NEVER_MS:
-            wake_ms = earlier(wake_ms, plain_ms)
-        expiry_ms = self.expiries.next_ms()
-        return wake_ms if expiry_ms is None else earlier(wake_ms, expiry_ms + self.clock_lag_ms)
+        return earlier(due_ms, plain_ms) if plain_ms < NEVER_MS else due_ms
 
     def _overlay_wake(self) -> int | None:
         overlay = self.overlay

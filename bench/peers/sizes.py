@@ -66,7 +66,7 @@ class Sizes:
             idle_s=0.5,
             killed=100,
             patience=15.0,
-            after_s=2.0,
+            after_s=6.0,
             stage_s=60.0,
         )
 

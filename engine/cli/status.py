@@ -58,7 +58,10 @@ def _print(screen: Screen, facts: dict[str, Any]) -> None:
 def _print_states(screen: Screen, facts: dict[str, Any]) -> None:
     states = facts["states"]
     width = max(len(count_text(count)) for count in states.values())
-    notes = {"ready": _ready_note, "running": _running_note, "dead": _dead_note}
+    notes = {
+        "ready": _ready_note, "running": _running_note, "scheduled": _scheduled_note,
+        "dead": _dead_note,
+    }  # fmt: skip
     for state, count in states.items():
         if count or state in ("ready", "running", "scheduled", "dead", "done"):
             note = notes[state](facts) if state in notes else ""
@@ -107,6 +110,17 @@ def _running_note(facts: dict[str, Any]) -> str:
     if facts["zombies"]:
         parts.append(f"zombies {count_text(facts['zombies'])}")
     return " · ".join(parts)
+
+
+def _scheduled_note(facts: dict[str, Any]) -> str:
+    if not facts["states"]["scheduled"]:
+        return ""
+    as_of_ms = ms_of(facts["as_of"])
+    if facts["next_due_at"]:
+        return f"next in {span_text(max(0, ms_of(facts['next_due_at']) - as_of_ms))}"
+    if facts["none_due_before"]:
+        return f"none within {span_text(ms_of(facts['none_due_before']) - as_of_ms)}"
+    return ""
 
 
 def _dead_note(facts: dict[str, Any]) -> str:

@@ -16,7 +16,8 @@ MILLION = 1_000_000
 # What parking takes for itself, and what each million may add to it.
 PARKED_BYTES_MAX = 50_000_000 + COUNT // MILLION * 10_000_000
 OPENED_BYTES_MAX = 57_000_000 + COUNT // MILLION * 2_300_000
-DISK_BYTES_MAX = 320  # of each ticket, segments that are allocated ahead included
+# Segments that are allocated ahead included, which are most of it where there are few tickets.
+DISK_BYTES_MAX = max(COUNT * 320, 20_000_000)
 
 
 @pytest.mark.load
@@ -26,4 +27,4 @@ def test_millions_of_sleepers_are_not_in_memory_and_one_among_them_runs(tmp_path
     measured.check()
     assert measured.opened_bytes <= OPENED_BYTES_MAX, measured
     assert measured.parked["held_bytes"] <= PARKED_BYTES_MAX, measured
-    assert measured.parked["disk_bytes"] <= COUNT * DISK_BYTES_MAX, measured
+    assert measured.parked["disk_bytes"] <= DISK_BYTES_MAX, measured

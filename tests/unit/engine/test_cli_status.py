@@ -13,6 +13,7 @@ from kit.engines import Gate, hold_handlers, make, rig, when
 from kit.faulty import FaultyDisk
 from parkade import Ambiguous, Breaker, Engine, Fail, Limit, StorageError, TicketFailed
 from parkade.cli.app import cli
+from parkade.facts import plain
 from parkade.latencies import KEPT_MAX, Latencies
 from parkade.runtime import Runtime
 from parkade.status_facts import count_held, lanes_of
@@ -108,6 +109,33 @@ def test_pauses_and_open_breakers_are_told_of_an_engine_and_of_its_files(tmp_pat
         assert "paused     task mail (wrong template)" in text
     assert [pause["scope"] for pause in live["pauses"]] == ["task:mail"]
     assert [breaker["state"] for breaker in live["breakers"]] == ["forced_open"]
+
+
+def is_looked_ahead(runtime: Runtime) -> bool:
+    now_ms = runtime.host.now_ms
+    return all(shard.placement.next_due()[1] > now_ms + 40_000 for shard in runtime.shards)
+
+
+def test_it_tells_when_the_next_ticket_comes_due_and_else_how_far_it_has_looked(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data"
+    with shop(path, Gate()) as engine:
+        when(engine, is_looked_ahead)
+        mail = engine.task_of("mail")
+        mail.options(delay="30d").submit(1)  # type: ignore[union-attr]
+        far, text = facts_of(path), run(path).stdout
+        assert far["next_due_at"] is None and far["none_due_before"] > far["as_of"]
+        assert "none within" in text
+
+        soon = mail.options(delay="30s").submit(2)  # type: ignore[union-attr]
+        near, text = facts_of(path), run(path).stdout
+        assert near["next_due_at"] == plain(soon.info().due_at)
+        assert near["none_due_before"] is None and "next in 2" in text
+        soon.cancel()
+    cold = facts_of(path)
+    assert cold["next_due_at"] is cold["none_due_before"] is None
+    assert "scheduled  1\n" in run(path).stdout
 
 
 def test_what_is_closed_or_taken_back_is_told_no_more(tmp_path: Path) -> None:
