@@ -16,6 +16,7 @@ from kit.faulty import FaultyDisk
 from parkade import Engine, EngineClosed, StorageError, Task
 from parkade.caller_frames import WRITTEN_MAX, CallerFrames, Written
 from parkade.errors import SubmitReentered
+from parkade.latencies import Latencies
 from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
 from parkade.shard.states import PENDING
 from parkade.store.disk import Handle
@@ -308,7 +309,7 @@ def shard(journal: Journal | None = None, **changes: Any) -> Any:
         "is_open": True,
         "frame_in_flight": False,
         "records": [],
-        "io": SimpleNamespace(is_idle=True),
+        "io": SimpleNamespace(is_idle=True, latencies=Latencies()),
         "room": SimpleNamespace(is_there=True),
         "core": SimpleNamespace(has_room=True),
         "host": SimpleNamespace(has_changed_room=lambda: True),

@@ -158,6 +158,7 @@ def test_a_ticket_whose_task_is_gone_is_held_by_that(tmp_path: Path) -> None:
 
     with first:
         old.submit()
+        when(first, lambda runtime: any(s.placement.ready_count for s in runtime.shards))
         assert "held: this engine was opened with run=False" in run(path).stdout
     with make(path) as engine:
         expect_held(engine, {("handler", "old", 1)})
