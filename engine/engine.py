@@ -343,7 +343,7 @@ class Engine(Looking):
         desk = self.desk("engine.submit_many")
         accepted = Handles(desk)
         try:
-            for listed in chunks(calls, check_count("submit_many", "chunk", chunk)):
+            for listed in chunks(calls, check_count("engine.submit_many", "chunk", chunk)):
                 error = desk.ask(self._many(listed, accepted))
                 if error is not None:
                     raise error
@@ -358,7 +358,7 @@ class Engine(Looking):
         desk = self.desk("engine.asubmit_many")
         accepted = Handles(desk)
         try:
-            for listed in chunks(calls, check_count("asubmit_many", "chunk", chunk)):
+            for listed in chunks(calls, check_count("engine.asubmit_many", "chunk", chunk)):
                 error = await desk.aask(self._many(listed, accepted))
                 if error is not None:
                     raise error

@@ -471,8 +471,8 @@ class UnknownTicket(ParkadeError, LookupError):
 
     def __init__(self, ticket_id: str, *, keep_done: str | None = "24h") -> None:
         self.ticket_id, self.keep_done = ticket_id, keep_done
-        older = "" if keep_done is None else f'be older than keep_done="{keep_done}", or '
-        super().__init__(f"No ticket {brief(ticket_id)}. It may {older}belong to another directory")
+        older = "" if keep_done is None else f'older than keep_done="{keep_done}", '
+        super().__init__(f"No ticket {brief(ticket_id)}: mistyped, {older}or of another directory")
 
 
 class TicketError(ParkadeError):

@@ -62,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"writing {file}", file=sys.stderr, flush=True)
         effort = SMALLEST if given.small else BRIEF
         for run in range(sizes.runs):
-            print(f"run {run + 1} of {sizes.runs}", file=sys.stderr, flush=True)
+            print(
+                f"run {run + 1} of {sizes.runs}: how long each stage took, waits included",
+                file=sys.stderr,
+                flush=True,
+            )
             results.floors.append(measure(given.directory, effort))
             results.machine = machine()
             stages = [stage for stage in given.stages if run == 0 or stage not in ONCE]

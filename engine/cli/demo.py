@@ -117,10 +117,7 @@ class _Story:
     def _measured(self, found: Findings) -> None:
         asleep = max(1, found.asleep)
         self._line(f"asleep        {count_text(found.asleep)}, due in one hour to three years")
-        self._line(
-            f"memory        {bytes_text(found.memory_bytes)} more than an empty directory: "
-            f"{found.memory_bytes / asleep:.0f} bytes each"
-        )
+        self._line(f"memory        {bytes_text(found.memory_bytes)} more than an empty directory")
         self._line(
             f"disk          {bytes_text(found.store_bytes)}: "
             f"{found.store_bytes / asleep:.0f} bytes each, and "

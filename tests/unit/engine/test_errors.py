@@ -290,7 +290,7 @@ def test_a_partial_submit_survives_a_cause_whose_text_raises() -> None:
 
 def test_what_is_kept_for_ever_was_not_forgotten_by_age() -> None:
     assert str(UnknownTicket(ID, keep_done=None)) == (
-        f"No ticket {ID}. It may belong to another directory [PK-406]"
+        f"No ticket {ID}: mistyped, or of another directory [PK-406]"
     )
     assert str(ResultGone(ID, keep_done=None)).endswith("its result is no longer kept [PK-405]")
 
