@@ -18,6 +18,7 @@ from parkade.asking import Asker
 from parkade.attempts import Attempts
 from parkade.backpressure import Valve
 from parkade.callbacks import Callbacks, Listener
+from parkade.checkpointing import Checkpointing
 from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
 from parkade.drive import Drive
@@ -497,19 +498,24 @@ class Runtime:
     def _checkpoint(self, timeout_ms: int) -> bool:
         """Makes the stores equal to the states; whether all of them are. One that finds no room is
         not tried again: the journal has it all."""
-        host = self.host
+        host, asked = self.host, list[Checkpointing]()
 
         def want_checkpoints() -> None:
+            """Also of a shard that has recovered since: that is another one."""
             for shard in host.open_shards():
-                shard.checkpointing.want()
+                if shard.checkpointing not in asked:
+                    asked.append(shard.checkpointing)
+                    shard.checkpointing.want()
+                    shard.is_stirred = True
+                    host.wake()
 
         def is_over() -> bool:
+            want_checkpoints()
             return all(
                 shard.is_quiet or (shard.is_settled and shard.checkpointing.has_failed)
                 for shard in host.shards
             )
 
-        host.post(want_checkpoints)
         return self._wait(host.when(is_over), timeout_ms) and all(
             shard.is_open and not shard.checkpointing.has_failed for shard in host.shards
         )

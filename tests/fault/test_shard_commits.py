@@ -24,6 +24,7 @@ from kit.engines import (
 from kit.failing import fail_append, keyed, recovered, statuses
 from kit.faulty import FaultyDisk
 from parkade import (
+    Engine,
     RetryPolicy,
     StorageError,
     TicketFailed,
@@ -83,7 +84,7 @@ def test_a_commit_without_room_is_merged_back_and_tried_again(
         later = keyed(task, 0).options(delay="1h")
         ids = [later.submit(n).id for n in range(20)]
         hooks.codes = [errno.ENOSPC, errno.ENOSPC]
-        clock.advance(5_000)
+        grow_old(engine, clock)
         assert hooks.failed.acquire(timeout=PATIENCE_S)
         when(engine, lambda runtime: not runtime.shards[0].checkpointing.is_busy)
         shard = runtime_of(engine).shards[0]
@@ -103,6 +104,20 @@ def test_a_commit_without_room_is_merged_back_and_tried_again(
         assert recount(engine) == engine.stats().by_task
 
 
+def grow_old(engine: Engine, clock: ManualClock) -> None:
+    """What has changed has waited for a checkpoint for long, once the core knows that it waits."""
+    when(
+        engine,
+        lambda runtime: all(
+            shard.core.dirty.is_empty
+            or shard.checkpointing.is_busy
+            or shard.checkpointing.next_ms() is not None
+            for shard in runtime.host.open_shards()
+        ),
+    )
+    clock.advance(5_000)
+
+
 def test_a_broken_commit_reopens_the_store_once_and_a_second_closes_the_shard(
     tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -113,14 +128,14 @@ def test_a_broken_commit_reopens_the_store_once_and_a_second_closes_the_shard(
         later = keyed(task, 0).options(delay="1h")
         ids = [later.submit(n).id for n in range(20)]
         hooks.codes = [errno.EIO]
-        clock.advance(5_000)
+        grow_old(engine, clock)
         recovered(engine)
         assert [engine.ticket(each).info().state for each in ids] == ["scheduled"] * 20
-        clock.advance(5_000)
+        grow_old(engine, clock)
         when(engine, lambda runtime: runtime.shards[0].checkpoints == 1)
         ids.append(later.submit(20).id)
         hooks.codes = [errno.EIO]
-        clock.advance(5_000)
+        grow_old(engine, clock)
         when(engine, lambda runtime: runtime.shards[0].status == "refused")
         assert keyed(task, 1).submit(1).result("20s") == 1
     with make(tmp_path / "data", durability="process", clock=clock, run=False) as engine:
@@ -138,7 +153,7 @@ def test_a_shard_that_fails_while_it_commits_is_recovered_after_the_commit(
         task = engine.task(name="note")(lambda n: n)
         later = keyed(task, 0).options(delay="1h")
         ids = [later.submit(n).id for n in range(10)]
-        clock.advance(5_000)
+        grow_old(engine, clock)
         commit.wait()
         ids.append(later.submit(10).id)
         fail_append(engine, disk, task.options(delay="1h"))
@@ -155,7 +170,7 @@ def test_a_shard_that_fails_while_it_commits_is_recovered_after_the_commit(
         assert len(ids) == 12
         assert [engine.ticket(each).info().state for each in ids] == ["scheduled"] * 12
         assert recount(engine) == engine.stats().by_task
-        clock.advance(5_000)
+        grow_old(engine, clock)
         when(engine, lambda runtime: runtime.shards[0].checkpoints >= 1)
 
 
@@ -170,7 +185,7 @@ def test_a_stop_waits_for_a_recovery_under_way(
         engine.start()
         task = engine.task(name="note")(lambda n: n)
         kept = keyed(task, 0).options(delay="1h").submit(1).id
-        clock.advance(5_000)
+        grow_old(engine, clock)
         commit.wait()
         fail_append(engine, disk, task.options(delay="1h"))
         clean: list[bool] = []
@@ -194,7 +209,7 @@ def test_a_stop_on_a_full_disk_does_not_wait_for_room(tmp_path: Path, clock: Man
     task = engine.task(name="note")(lambda n: n)
     kept = [keyed(task, shard).options(delay="1h").submit(1).id for shard in (0, 1)]
     hooks.codes = [errno.ENOSPC] * 2
-    clock.advance(5_000)
+    grow_old(engine, clock)
     assert hooks.failed.acquire(timeout=PATIENCE_S), "a checkpoint failed before the stop"
     assert not engine.stop().clean
     assert hooks.codes == [], "it was tried once more, and not again"
