@@ -17,6 +17,7 @@ from parkade import limits
 from parkade.clock import Clock, stopwatch_us
 from parkade.errors import SubmitReentered
 from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
+from parkade.store.errors import StoreError
 from parkade.store.record import Submitted, encode_records
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Written:
         began_us = stopwatch_us()
         try:
             shard.journal.append(body, 1)
-        except Exception as error:
+        except StoreError as error:
+            _raise_handlers(error)
             self._error = error
             raise shard.host.failure(shard.number, error) from error
         shard.io.latencies.add(stopwatch_us() - began_us)
@@ -107,6 +109,14 @@ class Written:
         shard.durable(shard.core.lsn)
 
 
+def _raise_handlers(error: StoreError) -> None:
+    """What a signal handler has raised, if the journal took that for its disk's: a `TimeoutError`
+    is an OSError as well, but one that no call of the system gave."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno is None:
+        raise cause
+
+
 class CallerFrames:
     """`write` is for any thread, the rest for the core's. `is_allowed`: by who steps the engine.
     `is_called`: whether anybody waits for the core thread; `is_heard`: whether anybody hears of
@@ -123,6 +133,7 @@ class CallerFrames:
         self.is_allowed = False
         self.runs_tickets = True
         self.near_ms = NEAR_MS
+        self.own_threads: set[int | None] = set()  # of the core, the journals and the commits
         self.written = 0
         self._clock = clock
         self._is_called = is_called
@@ -138,8 +149,7 @@ class CallerFrames:
     def write(self, shard: "ShardHost", draft: Submitted) -> bool:
         """Whether it is durable; else the core thread is to be asked. Raises what the application
         is to hear of a disk that failed, and `SubmitReentered`."""
-        if self._holder is not None:
-            self.check(f"{draft.task}.submit")  # whoever writes it, its thread would wait
+        self.check(f"{draft.task}.submit")  # whoever writes it, its thread would wait
         if not self.is_allowed or draft.unique is not None:
             return False
         if draft.due_ms - draft.at_ms < self.near_ms and self.runs_tickets:
@@ -147,12 +157,13 @@ class CallerFrames:
         if self._pen.locked():
             return False
         body = encode_records([draft])
-        # A signal cannot leave a lock's own `with` and the lock held.
+        thread = threading.get_ident()
+        # A signal cannot leave a lock's own `with` and the lock held, nor come before the next line.
         with self._pen:
-            if not self._is_free(shard, len(body)):
-                return False
-            self._holder = threading.get_ident()
+            self._holder = thread
             try:
+                if not self._is_free(shard, len(body)):
+                    return False
                 self._write(shard.written, draft, body)
             except BaseException:
                 self._wake()
@@ -164,9 +175,11 @@ class CallerFrames:
         return True
 
     def check(self, call: str) -> None:
-        """Raises `SubmitReentered` in a thread that is in the midst of a write: the core thread
-        waits for that, so this thread would wait for itself."""
-        if self._holder is not None and self._holder == threading.get_ident():
+        """Raises `SubmitReentered` where a thread would wait for itself: one that is in the midst
+        of a write, for which the core thread waits, and those of the engine, on which a finalizer
+        may be called like on any other."""
+        thread = threading.get_ident()
+        if self._holder == thread or thread in self.own_threads:
             raise SubmitReentered(call)
 
     def _is_free(self, shard: "ShardHost", body_bytes: int) -> bool:
@@ -202,3 +215,4 @@ class CallerFrames:
         """There are no more passes, and nobody else writes from now on."""
         with self._pen:
             self.is_allowed = False
+            self.own_threads.clear()

@@ -81,8 +81,10 @@ class Drive:
         """The shards are open and wired: lets everything go."""
         for worker in runtime.workers:
             worker.start()
-        runtime.host.lone_frames.is_allowed = runtime.host.caller_frames.is_allowed = True
-        runtime.host.start()
+        host = runtime.host
+        host.lone_frames.is_allowed = host.caller_frames.is_allowed = True
+        host.caller_frames.own_threads.update(worker.ident for worker in runtime.workers)
+        host.start()
 
     def stir(self) -> None:
         """Something was put into the inbox: sees to it that somebody takes it."""

@@ -389,12 +389,12 @@ class EngineClosed(ParkadeError):
 
 
 class SubmitReentered(ParkadeError, RuntimeError):
-    """A signal handler or finalizer calls the engine in the midst of a submit of its own thread."""
+    """A signal handler calls the engine in the midst of a submit, or a finalizer on its threads."""
 
     code = "PK-211"
 
     def __init__(self, call: str) -> None:
-        super().__init__(f"{call}(): its thread is in the midst of a submit. Use another thread")
+        super().__init__(f"{call}(): its thread is in the midst of other work of the engine")
 
 
 class WaitInsideAttempt(ParkadeError, RuntimeError):

@@ -197,6 +197,7 @@ class Host:
             self.wakeups.send()
 
     def _run(self) -> None:
+        self.caller_frames.own_threads.add(threading.get_ident())
         try:
             while not self._is_ended:
                 self._event.clear()

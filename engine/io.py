@@ -42,6 +42,11 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
+    @property
+    def ident(self) -> int | None:
+        """Of its thread; None: it has none."""
+        return None if self._thread is None else self._thread.ident
+
     def _run(self) -> None:
         while self._tokens.get():
             self.run_one()

@@ -160,23 +160,27 @@ def test_a_disk_that_fails_is_told_to_the_caller_and_the_shard_recovers(tmp_path
 class InterruptingDisk(FaultyDisk):
     """A signal comes before or after a write, in the thread that writes."""
 
-    def __init__(self, *, comes_first: bool) -> None:
+    def __init__(self, *, comes_first: bool, raised: type[BaseException]) -> None:
         super().__init__()
         self.comes_first = comes_first
+        self.raised = raised
         self.is_armed = False
 
     def pwrite(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
         is_armed, self.is_armed = self.is_armed, False
         if is_armed and self.comes_first:
-            raise KeyboardInterrupt
+            raise self.raised
         super().pwrite(handle, buffers, offset)
         if is_armed:
-            raise KeyboardInterrupt
+            raise self.raised
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError, LookupError])
 @pytest.mark.parametrize("comes_first", [True, False])
-def test_a_signal_in_the_midst_costs_nobody_anything(tmp_path: Path, comes_first: bool) -> None:
-    disk = InterruptingDisk(comes_first=comes_first)
+def test_a_signal_in_the_midst_costs_nobody_anything(
+    tmp_path: Path, comes_first: bool, raised: type[BaseException]
+) -> None:
+    disk = InterruptingDisk(comes_first=comes_first, raised=raised)
     engine = make(tmp_path / "data", durability="process", clock=ManualClock())
     with rig(engine, disk=disk):
         later = keyed(noted(engine).options(delay="1h"), 0)
@@ -184,7 +188,7 @@ def test_a_signal_in_the_midst_costs_nobody_anything(tmp_path: Path, comes_first
         kept = [later.submit(1).id]
         for count in (1, 2, 3):  # however often: its shard is not given up
             disk.is_armed = True
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(raised):
                 later.submit(-count)
             recovered(engine, count)
             at_rest(engine)
@@ -245,6 +249,26 @@ def test_whatever_waits_for_the_core_in_the_midst_of_a_submit_of_its_thread_is_r
             assert [error.code for error in refused] == ["PK-211"] * number
         assert later.submit(3).created
         assert engine.stats().scheduled == len(calls) + 2
+
+
+def test_a_finalizer_that_runs_on_a_thread_of_the_engine_stops_nobody(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process", clock=ManualClock()) as engine:
+        task, refused = noted(engine), list[BaseException]()
+        runtime = runtime_of(engine)
+        ticket = task.options(delay="1h").submit(1)
+
+        def finalize() -> None:
+            for call in (lambda: task.submit(2), ticket.info):
+                try:
+                    call()
+                except SubmitReentered as error:
+                    refused.append(error)
+
+        runtime.host.call(finalize)
+        shard = runtime.shards[0]
+        runtime.host.post(shard.io.call, finalize, lambda _, error: None)
+        when(engine, lambda _: len(refused) == 4)
+        assert task.submit(3).result("20s") == 3
 
 
 def test_threads_that_submit_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -345,6 +369,21 @@ def test_only_a_shard_with_all_on_disk_and_room_for_more_takes_it() -> None:
     ]
     assert [frames().write(other, draft()) for other in others] == [False] * len(others)
     assert not any(other.journal.bodies for other in others)
+
+
+def test_who_looks_whether_it_may_write_is_in_the_midst_of_it() -> None:
+    made, refused = frames(), list[BaseException]()
+
+    def finalize() -> bool:
+        try:
+            made.check("ticket.info")
+        except SubmitReentered as error:
+            refused.append(error)
+        return True
+
+    assert made.write(shard(host=SimpleNamespace(has_changed_room=finalize)), draft())
+    made.check("ticket.info")
+    assert len(refused) == 1
 
 
 def test_nobody_writes_while_the_core_has_the_pen_nor_after_the_end() -> None:
