@@ -158,7 +158,7 @@ class CallerFrames:
             return False
         body = encode_records([draft])
         thread = threading.get_ident()
-        # A signal cannot leave a lock's own `with` and the lock held, nor come before the next line.
+        # A signal cannot leave a lock's own `with` and the lock held, nor come before the next.
         with self._pen:
             self._holder = thread
             try:
