@@ -28,7 +28,10 @@ __all__ = ["CallerFrames", "SubmitInterrupted", "Written"]
 NEAR_MS = limits.WAIT_MS_MAX + 1_000
 """What is due sooner is the core's: it starts with the frame of its submit, or soon after."""
 
-WRITTEN_MAX = 64  # of a shard: then the core has a pass, which takes a millisecond at most
+WRITTEN_MAX = (
+    64  # of a shard, and bytes: whoever comes next asks the core, which takes all of it in
+)
+WRITTEN_BYTES_MAX = 65_536
 
 
 class SubmitInterrupted(Exception):
@@ -41,11 +44,12 @@ class SubmitInterrupted(Exception):
 class Written:
     """Of one shard: what callers have written, until it becomes part of memory."""
 
-    __slots__ = ("_drafts", "_error", "_is_begun", "_shard")
+    __slots__ = ("_bytes", "_drafts", "_error", "_is_begun", "_shard")
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
         self._drafts: list[Submitted] = []
+        self._bytes = 0
         self._is_begun = False
         self._error: Exception | None = None
 
@@ -63,6 +67,7 @@ class Written:
             and not shard.records
             and not self._is_begun
             and len(self._drafts) < WRITTEN_MAX
+            and self._bytes + body_bytes <= WRITTEN_BYTES_MAX
             and shard.io.is_idle
             and shard.room.is_there
             and shard.core.has_room
@@ -84,6 +89,7 @@ class Written:
             raise shard.host.failure(shard.number, error) from error
         shard.io.latencies.add(stopwatch_us() - began_us)
         self._drafts.append(draft)
+        self._bytes += len(body)
         self._is_begun = False
 
     # ---------------------------------------------------------------- the core thread
@@ -91,22 +97,23 @@ class Written:
     def take_in(self) -> None:
         """All of it becomes part of memory, and is told of."""
         if self._drafts:
-            self._apply()
+            try:
+                self._apply()
+            except Exception as error:
+                self._shard.poison(error)
         if self._is_begun and self._shard.is_open:
             self._shard.poison(self._error or SubmitInterrupted())
 
     def _apply(self) -> None:
         shard = self._shard
-        drafts, self._drafts = self._drafts, []
-        try:
-            shard.core.apply_submits(drafts)
-        except Exception as error:
-            shard.poison(error)
-            return
+        drafts, self._drafts, self._bytes = self._drafts, [], 0
+        shard.core.apply_submits(drafts)
         shard.notes.note_submits(drafts)
         shard.notes.send()
         shard.is_stirred = True
         shard.durable(shard.core.lsn)
+        if any(draft.due_ms <= shard.host.now_ms for draft in drafts):
+            shard.read_ahead.fire()  # whoever asks in this pass finds them ready
 
 
 def _raise_handlers(error: StoreError) -> None:
@@ -170,7 +177,7 @@ class CallerFrames:
                 raise
             finally:
                 self._holder = None
-        if len(shard.written) >= WRITTEN_MAX or self._is_heard():
+        if self._is_heard():
             self._wake()
         return True
 

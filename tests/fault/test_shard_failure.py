@@ -281,7 +281,7 @@ def test_an_error_in_apply_throws_the_memory_away_and_not_the_data(
         with monkeypatch.context() as patched:
             patched.setattr(core, "apply", broken)
             with pytest.raises(StorageError, match="a fault of ours"):
-                later.submit(2)
+                later.options(unique="the core's").submit(2)
         recovered(engine)
         assert kept.info().state == "scheduled"
         assert keyed(task, 0).submit(3).result("20s") == 3
@@ -341,7 +341,7 @@ def test_what_comes_back_from_its_threads_and_cannot_be_taken_in_costs_a_shard_i
         with monkeypatch.context() as patched:
             patched.setattr(shard, "durable", broken)
             with pytest.raises(StorageError, match="a fault of ours"):
-                later.submit(2)
+                later.options(unique="the core's").submit(2)
         recovered(engine)
         assert kept.info().state == "scheduled"
         assert keyed(task, 0).submit(3).result("20s") == 3
