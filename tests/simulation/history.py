@@ -77,7 +77,9 @@ def run(history: History) -> Ran:
         for action in history.actions:
             _one(world, action)
         while world.counts["steps"] < history.steps_min:
-            _one(world, Action("run", world.random.getrandbits(32)))
+            # A disk that stays full may refuse every open.
+            name = "run" if world.is_open else "heal"
+            _one(world, Action(name, world.random.getrandbits(32)))
         world.finish()
         world.counts["actions"] += len(history.actions)
         world.counts.update({f"disk {name}": n for name, n in world.shelf.counts.items()})
