@@ -29,7 +29,16 @@ from parkade.reading import Read
 from parkade.retention import Retention
 from parkade.room import BOUNDED, Room
 from parkade.shard.births import Kin, births_bytes
-from parkade.shard.commands import Command, Deliver, Loaded, Need, Submit, Verdict
+from parkade.shard.commands import (
+    Command,
+    Deliver,
+    Loaded,
+    Need,
+    Start,
+    StartAlike,
+    Submit,
+    Verdict,
+)  # fmt: skip
 from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
@@ -412,8 +421,9 @@ class ShardHost:
         again = [ask for ask in outputs if isinstance(ask.asked, Inquiry)]
         held = [ask for ask in outputs if not isinstance(ask.asked, Inquiry)]
         self.asks.extendleft(reversed(again + self._set_aside_asks()))
+        starts = self._drop_starts()
         self.host.shard_failed(self)
-        self._fail(held + deliveries, error)
+        self._fail(held + deliveries + starts, error)
         if self.checkpointing.is_sent:
             return
         if is_passing:
@@ -479,6 +489,13 @@ class ShardHost:
         self.asks.clear()
         self.submits.clear()
         return asks
+
+    def _drop_starts(self) -> list[Ask]:
+        """Starts that are not decided, taken out: their attempts have lost their places."""
+        starts = [ask for ask in self.asks if type(ask.asked) in (Start, StartAlike)]
+        if starts:
+            self.asks = deque(ask for ask in self.asks if ask not in starts)
+        return starts
 
     def _drop_deliveries(self) -> list[Ask]:
         """Hand-overs that are not decided, taken out: their senders begin again."""

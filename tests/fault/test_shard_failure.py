@@ -3,6 +3,7 @@
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,8 @@ from parkade import (
     StorageFull,
     limits,
 )
+from parkade.asks import Ask
+from parkade.shard.commands import Start, StartAlike
 from parkade.store.journal import Journal
 from parkade.store.parked import Parked
 
@@ -273,6 +276,7 @@ def test_an_error_in_apply_throws_the_memory_away_and_not_the_data(
         task = engine.task(name="note")(lambda n: n)
         later = keyed(task, 0).options(delay="1h")
         kept = later.submit(1)
+        assert kept.info().state == "scheduled"
         core = runtime_of(engine).shards[0].core
 
         def broken(record: object) -> None:
@@ -286,6 +290,22 @@ def test_an_error_in_apply_throws_the_memory_away_and_not_the_data(
         assert kept.info().state == "scheduled"
         assert keyed(task, 0).submit(3).result("20s") == 3
         assert recount(engine) == engine.stats().by_task
+
+
+def test_a_start_that_was_not_decided_is_not_decided_anew_by_what_recovers(tmp_path: Path) -> None:
+    with make(tmp_path / "data", durability="process") as engine:
+        shard, heard = runtime_of(engine).shards[0], list[Any]()
+
+        def fail() -> None:
+            for command in (StartAlike([1], None, 0), Start([])):
+                shard.asks.append(Ask(command, then=lambda *answer: heard.append(answer)))
+            shard.poison(AssertionError("a fault of ours"))
+            assert not shard.asks
+
+        runtime_of(engine).host.call(fail)
+        assert [(value, type(error)) for value, error in heard] == [(None, StorageError)] * 2
+        recovered(engine)
+        assert len(heard) == 2
 
 
 def test_an_error_in_a_turn_costs_one_shard_its_memory(
@@ -333,6 +353,7 @@ def test_what_comes_back_from_its_threads_and_cannot_be_taken_in_costs_a_shard_i
         task = engine.task(name="note")(lambda n: n)
         later = keyed(task, 0).options(delay="1h")
         kept = later.submit(1)
+        assert kept.info().state == "scheduled"
         shard = runtime_of(engine).shards[0]
 
         def broken(lsn: int) -> None:
