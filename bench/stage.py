@@ -82,9 +82,10 @@ class Stage:
         self._wait(lambda: all(shard.is_quiet for shard in host.shards), "parked")
 
     def done(self) -> int:
-        """How many tickets are done."""
-        shards = self.host.shards
-        return sum(counts[DONE] for shard in shards for counts in shard.core.by_task.values())
+        """How many tickets were ever done, those that are forgotten among them."""
+        cores = [shard.core for shard in self.host.shards]
+        kept = sum(counts[DONE] for core in cores for counts in core.by_task.values())
+        return kept + sum(core.done_forgotten for core in cores)
 
     def done_of(self, task: str) -> int:
         """How many of one task are done."""
