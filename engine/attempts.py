@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from parkade import limits
 from parkade.admission import Admission
 from parkade.asks import Ask
+from parkade.draft_sizes import draft_bytes
 from parkade.guards import Permit
 from parkade.policies import RetryPolicy
 from parkade.shard.commands import (
@@ -33,7 +34,6 @@ from parkade.shard.commands import (
 )
 from parkade.shard.states import PENDING
 from parkade.shard.ticket import Ticket
-from parkade.submitting import draft_bytes
 
 if TYPE_CHECKING:
     from parkade.job import Job

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from parkade.calls import Call, Prepared
+from parkade.draft_sizes import draft_bytes
 from parkade.errors import ConfigError, NoAttempt
 from parkade.options import CONFLICTS
 from parkade.placing import Placing
 from parkade.store.record import Submitted
-from parkade.submitting import draft_bytes
 
 __all__ = ["CHILDREN_MAX", "Births", "Family"]
 

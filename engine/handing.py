@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parkade import limits
 from parkade.asks import Ask
+from parkade.draft_sizes import draft_bytes
 from parkade.reading import OutboxRead
 from parkade.shard.commands import Deliver, Hand
 from parkade.shard.outbox import NO_PLACE, Place
 from parkade.store.record import Submitted
-from parkade.submitting import draft_bytes
 
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost

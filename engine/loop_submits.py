@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from parkade.asks import Ask
 from parkade.calls import Call
+from parkade.draft_sizes import cut, draft_bytes
 from parkade.inbox import Inbox
-from parkade.limits import SUBMIT_BYTES_MAX
 from parkade.shard.commands import AllCreated, Submit
 from parkade.store.record import Submitted
 from parkade.waiters import LoopWaiter
@@ -39,8 +39,7 @@ class Entry:
 
 class LoopSubmits:
     """Each method on the loop that it is about. `drafts_of` makes drafts of calls, or raises for
-    the first that cannot be one; `size_of` tells how many bytes one writes, about; `outcome_of`
-    makes a ticket or an error of a shard's answer."""
+    the first that cannot be one; `outcome_of` makes a ticket or an error of a shard's answer."""
 
     def __init__(
         self,
@@ -49,7 +48,6 @@ class LoopSubmits:
         shard_count: int,
         *,
         drafts_of: Callable[[Sequence[Call[Any]]], list[Submitted]],
-        size_of: Callable[[Submitted], int],
         created: Callable[[Call[Any], Submitted], "Ticket[Any]"],
         outcome_of: Callable[[Submitted, Any, Any], "Ticket[Any] | Exception"],
     ) -> None:
@@ -57,7 +55,6 @@ class LoopSubmits:
         self._drive = drive
         self._shard_count = shard_count
         self._drafts_of = drafts_of
-        self._size_of = size_of
         self._created = created
         self._outcome_of = outcome_of
         self._gathered: dict[asyncio.AbstractEventLoop, list[Entry]] = {}
@@ -82,12 +79,13 @@ class LoopSubmits:
         asks = [
             (shard, ask) for shard, entries in by_shard.items() for ask in self._asks(loop, entries)
         ]
-        let_in = [(shard, ask) for shard, ask in asks if self._inbox.enter_now(ask.size)]
+        let_in: list[tuple[int, Ask]] = []
+        rest: list[tuple[int, Ask]] = []
+        for shard, ask in asks:
+            (let_in if self._inbox.enter_now(ask.size) else rest).append((shard, ask))
         if let_in:
             self._inbox.put(let_in)
-        if len(let_in) < len(asks):
-            known = {id(ask) for _, ask in let_in}
-            rest = [(shard, ask) for shard, ask in asks if id(ask) not in known]
+        if rest:
             task = loop.create_task(self._send_in_time(rest))
             self._held_back.add(task)
             task.add_done_callback(self._held_back.discard)
@@ -115,15 +113,10 @@ class LoopSubmits:
 
     def _asks(self, loop: asyncio.AbstractEventLoop, entries: Sequence[Entry]) -> list[Ask]:
         """Each of a bounded size."""
-        asks: list[Ask] = []
-        begin = total = 0
-        for place, entry in enumerate(entries):
-            size = self._size_of(entry.draft)
-            if total and total + size > SUBMIT_BYTES_MAX:
-                asks.append(self._ask(loop, entries[begin:place], total))
-                begin, total = place, 0
-            total += size
-        return [*asks, self._ask(loop, entries[begin:], total)]
+        sizes = [draft_bytes(entry.draft) for entry in entries]
+        return [
+            self._ask(loop, entries[begin:end], sum(sizes[begin:end])) for begin, end in cut(sizes)
+        ]
 
     def _ask(self, loop: asyncio.AbstractEventLoop, entries: Sequence[Entry], size: int) -> Ask:
         waiter = LoopWaiter(loop)

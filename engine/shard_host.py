@@ -493,8 +493,8 @@ class ShardHost:
     def _drop_starts(self) -> list[Ask]:
         """Starts that are not decided, taken out: their attempts have lost their places."""
         starts = [ask for ask in self.asks if type(ask.asked) in (Start, StartAlike)]
-        if starts:
-            self.asks = deque(ask for ask in self.asks if ask not in starts)
+        for ask in starts:
+            self.asks.remove(ask)
         return starts
 
     def _drop_deliveries(self) -> list[Ask]:

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from parkade.asking import Request, check_not_on_loop
 from parkade.asks import Ask
 from parkade.calls import Call
-from parkade.checks import NAME_BYTES_MAX
+from parkade.draft_sizes import HELD_BYTES, PLAIN_BYTES, cut, draft_bytes
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.handles import Handles
-from parkade.limits import SUBMIT_BYTES_MAX
 from parkade.loop_submits import LoopSubmits
 from parkade.shard.commands import AllCreated, Answer, Refusal, Submit
 from parkade.store.record import Submitted
@@ -27,12 +24,7 @@ from parkade.waiters import LoopWaiter, ThreadWaiter
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["Submitting", "chunks", "draft_bytes"]
-
-DRAFT_BYTES = 300  # what a plain draft holds beside its payload, about
-PLAIN_BYTES = 60  # what it writes beside its payload and its task's name, rather more
-HELD_BYTES = DRAFT_BYTES - PLAIN_BYTES
-_encode = msgspec.msgpack.Encoder().encode
+__all__ = ["Submitting", "chunks"]
 
 
 class Submitting:
@@ -52,7 +44,6 @@ class Submitting:
             self._drive,
             runtime.shard_count,
             drafts_of=self._drafts,
-            size_of=draft_bytes,
             created=self._created,
             outcome_of=self._outcome,
         )
@@ -215,7 +206,7 @@ class Submitting:
                 else draft_bytes(draft)
                 for draft in hand
             ]
-            for begin, end in _runs(sizes):
+            for begin, end in cut(sizes):
                 yield shard, hand[begin:end], sum(sizes[begin:end])
 
     # --------------------------------------------------------------------------------- answers
@@ -250,31 +241,6 @@ class Submitting:
         )
         standing = "not ended yet" if answer.until_ms < 0 else self._desk.until(answer.until_ms)
         return DuplicateTicket(holder, unique=draft.unique.name, standing=standing)
-
-
-def draft_bytes(draft: Submitted) -> int:
-    """What a draft holds at the door and writes, about, and rather more than less."""
-    size = len(draft.payload) + DRAFT_BYTES
-    if draft.options is not None:
-        size += len(_encode(draft.options))
-    if draft.key is not None:
-        size += NAME_BYTES_MAX
-    return size if draft.unique is None else size + NAME_BYTES_MAX
-
-
-def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """From where to where these go into one command: all of them, unless that is too large."""
-    if 0 < sum(sizes) <= SUBMIT_BYTES_MAX:
-        yield 0, len(sizes)
-        return
-    begin = total = 0
-    for place, size in enumerate(sizes):
-        if total + size > SUBMIT_BYTES_MAX and place > begin:
-            yield begin, place
-            begin, total = place, 0
-        total += size
-    if begin < len(sizes):
-        yield begin, len(sizes)
 
 
 def chunks(calls: Iterable[Any], size: int) -> Iterable[list[Any]]:

@@ -26,6 +26,7 @@ from parkade.admission import Admission
 from parkade.asks import Ask, AwaitEnd, BookmarkOf, Inquiry, Look, Seen
 from parkade.attempts import Attempts
 from parkade.clock import MonoMs, SettledClock, SettledMs, WallMs
+from parkade.draft_sizes import DRAFT_BYTES
 from parkade.io import Post, ShardIO, Writer
 from parkade.keeping import Keeping
 from parkade.opening import Identity, OpenShard, open_shard
@@ -36,7 +37,6 @@ from parkade.store.errors import WriteFailed
 from parkade.store.journal import Sizing
 from parkade.store.parked import Parked
 from parkade.store.record import Options, Submitted, UniqueClaim
-from parkade.submitting import DRAFT_BYTES
 
 __all__ = [
     "BOUNDS",

@@ -18,6 +18,7 @@ from kit.model import DEAD
 from parkade import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooze, Unsafe
 from parkade.asking import TimeIsUp
 from parkade.asks import AwaitEnd, Look, PageOf
+from parkade.draft_sizes import DRAFT_BYTES
 from parkade.errors import Backpressure, ParkadeError
 from parkade.shard.commands import (
     CONFLICT_REPLACE,
@@ -35,7 +36,6 @@ from parkade.shard.commands import (
 )
 from parkade.shard.ticket import parse_id, part_of_key, part_of_serial, part_of_unique
 from parkade.store.record import Options, Submitted, UniqueClaim
-from parkade.submitting import DRAFT_BYTES
 from simulation.application import LIMIT_T
 from simulation.world import KEYS, World
 
