@@ -180,12 +180,13 @@ class House:
         """Durable on return. Raises what a journal raises."""
         records = [*self._taken_back, *records]
         body = encode_records(records)
-        try:
-            self.journal.prepare_spare()
-        except NoRoom:
-            # Its records are few and small: the segment has room for them for long.
-            if not self.journal.fits(len(body)):
-                raise
+        if not self.journal.has_room(len(body)):
+            try:
+                self.journal.prepare_spare()
+            except NoRoom:
+                # Its records are few and small: the segment has room for them for long.
+                if not self.journal.fits(len(body)):
+                    raise
         self.lsn = self.journal.append(body, len(records))
         self._taken_back = []
         for record in records:
@@ -216,7 +217,7 @@ class House:
 
     def close(self, *, is_clean: bool) -> None:
         try:
-            self.journal.close(clean=is_clean)
+            self.journal.close(clean=is_clean, stored_lsn=self.store.lsn)
         finally:
             self.store.close()
 

@@ -81,7 +81,7 @@ class OpenShard:
     def close(self, *, is_clean: bool = False) -> None:
         """Gives the files back, also when the journal cannot be closed: that raises then."""
         try:
-            self.journal.close(clean=is_clean)
+            self.journal.close(clean=is_clean, stored_lsn=self.store.lsn)
         finally:
             self.store.close()
 

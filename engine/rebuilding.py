@@ -7,7 +7,7 @@ heads, and are written as a checkpoint writes them.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -21,6 +21,7 @@ from parkade.shard.states import DEAD, DONE, PENDING, RUNNING, STATES
 from parkade.shard.ticket import HeadDamage, Ticket, decode_ticket, encode_ticket, format_id
 from parkade.shard.unique import DURATION, HELD, KEPT, unique_name_of
 from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, pack_ended
+from parkade.store.bodies import whole_bodies
 from parkade.store.entry import EXPIRY, pack_entry
 from parkade.store.environment import MEANINGLESS
 from parkade.store.meta import (
@@ -46,7 +47,7 @@ __all__ = ["Lost", "Rebuilt", "rebuild_store"]
 
 CHUNK_ROWS = 4_000
 SERIAL_CHARS = 12  # of an id, which tell of the serial alone
-KEY_BYTES = {"heads": 8, "bodies": 8, "history": 16, "uniques": 16, "outbox": 20}
+KEY_BYTES = {"heads": (8,), "bodies": (8, 9), "history": (16,), "uniques": (16,), "outbox": (20,)}
 META_ROWS: dict[bytes, Callable[[bytes], object]] = {
     STATE: State.unpack, MEMO: decode_memo, COUNTERS: decode_counters, TAKEN: decode_taken,
 }  # fmt: skip
@@ -121,11 +122,11 @@ class _Rebuild:
 
     def _rows(self, table: str) -> Iterator[list[SalvagedRow]]:
         rows = read_rows(self.salvaged.rows, table)
-        size = KEY_BYTES.get(table)
+        sizes = KEY_BYTES.get(table, ())
         while chunk := list(islice(rows, CHUNK_ROWS)):
-            odd = [row.key.hex() for row in chunk if size not in (None, len(row.key))]
+            odd = [row.key.hex() for row in chunk if sizes and len(row.key) not in sizes]
             self.out.notes += [f"table {table}: {key} is no key of it" for key in odd]
-            yield chunk if not odd else [row for row in chunk if len(row.key) == size]
+            yield chunk if not odd else [row for row in chunk if len(row.key) in sizes]
 
     def _batch(self) -> Batch:
         state = self.out.state
@@ -231,12 +232,13 @@ class _Rebuild:
             batch.ended.append(pack_ended(ticket.state, digest, ticket.finished_ms, serial))
 
     def _write_bodies(self) -> None:
-        for chunk in self._rows("bodies"):
+        rows = chain.from_iterable(self._rows("bodies"))
+        bodies = whole_bodies((row.key, row.stored) for row in rows)
+        while chunk := list(islice(bodies, CHUNK_ROWS)):
             batch = self._batch()
             with self.store.snapshot() as snapshot:
-                for row in chunk:
-                    serial = int.from_bytes(row.key, "big")
-                    body = unseal(row.key, row.stored)
+                for key, body in chunk:
+                    serial = int.from_bytes(key, "big")
                     if body is not None and self._has_head(snapshot, serial, "its body is there"):
                         batch.bodies[serial] = body
             self.store.commit(batch)

@@ -225,7 +225,7 @@ def _begin_journal(tools: Tools, path: str, salt: bytes, number: int, start: Dea
         sizing=tools.sizing or Sizing(),
         is_new=True,
         entropy=tools.entropy,
-    ).close(clean=True)
+    ).close(clean=True, stored_lsn=start.lsn)
 
 
 def _check_all_there(path: str, old: Sequence[OpenShard], fresh: Sequence[Parked]) -> None:

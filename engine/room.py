@@ -37,11 +37,12 @@ class Room:
         shard = self._shard
         wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
         self.is_there = shard.journal.has_room(wanted_bytes)
-        if self.is_there:
+        if shard.journal.has_spare:
             self._lacks_spare = self._has_asked = False
-        else:
+        elif not self.is_there or shard.journal.live_bytes:
+            # Not while nothing is written: whoever submits first would wait for the disk behind it.
             self._prepare_spare()
-        self.is_full = self._lacks_spare or self._is_stuck()
+        self.is_full = (self._lacks_spare and not self.is_there) or self._is_stuck()
         shard.core.has_room = not self.is_full
 
     def _is_stuck(self) -> bool:

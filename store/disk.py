@@ -18,7 +18,8 @@ from typing import NamedTuple, Protocol
 Handle = int
 """An open file. Handles are small integers and are not shared between disks."""
 
-ZERO_FILL_BYTES = 1 << 20
+ZERO_BYTES = 64 << 10  # a large buffer for a moment would stay with the process for good
+ZERO_FILL_BYTES = 16 * ZERO_BYTES
 
 
 class FileFacts(NamedTuple):
@@ -249,9 +250,10 @@ class RealDisk(Disk):
                     raise
         # Written zeros, not only reserved blocks: the first write into a reserved block changes
         # metadata, which costs every sync about half as much again.
-        zeros = memoryview(bytes(min(size_bytes, ZERO_FILL_BYTES)))
+        zeros = bytes(ZERO_BYTES)
         for offset in range(0, size_bytes, ZERO_FILL_BYTES):
-            self._write_rest(handle, zeros[: size_bytes - offset], offset, 0)
+            pieces, rest = divmod(min(size_bytes - offset, ZERO_FILL_BYTES), ZERO_BYTES)
+            self._write_all(handle, [zeros] * pieces + [zeros[:rest]], offset, 0)
 
     def ftruncate(self, handle: Handle, size_bytes: int) -> None:
         os.ftruncate(handle, size_bytes)

@@ -11,6 +11,7 @@ calls it, save that `prepare_spare` may run on one other. The rules it keeps, an
 writes, are in docs/format.md.
 """
 
+import contextlib
 import errno
 import os
 from collections import deque
@@ -184,23 +185,29 @@ class Journal:
     def room_bytes(self) -> int:
         """The largest file space that one append finds without any being allocated."""
         active = self._active
-        left = active.size_bytes - active.end if active is not None else 0
+        left = active.left_bytes if active is not None else 0
         return max(left, self._spares.room_bytes())
 
     @property
     def has_spare(self) -> bool:
         """Whether `prepare_spare` has nothing to do. May be asked from any thread."""
-        return self.has_room()
+        return self._failure is None and self._spares.has_room(self._wanted_bytes)
 
     def has_room(self, body_bytes: int = 0) -> bool:
-        """Whether a turn may be decided: a spare is there and takes a frame of that body.
+        """Whether a turn may be decided: a spare is there and takes a frame of that body, or the
+        segment that is written now takes two and the reserve.
 
         Asks for the largest turn that the sizing names or that was ever asked for. Since a
         segment has room for two, the frame in flight cannot take the place of the one being
         decided. May be asked from any thread.
         """
         self._wanted_bytes = max(self._wanted_bytes, body_bytes)
-        return self._failure is None and self._spares.has_room(self._wanted_bytes)
+        return self.has_spare or self._has_room_for_two()
+
+    def _has_room_for_two(self) -> bool:
+        active = self._active
+        needed = self._sizing.two_frames_bytes(self._wanted_bytes)
+        return self._failure is None and active is not None and active.left_bytes >= needed
 
     def has_place(self, body_bytes: int) -> bool:
         """Whether such a frame goes into the segment that is written now, with no other begun."""
@@ -217,7 +224,7 @@ class Journal:
         return self._active.has_room(body_bytes) or self._spares.has_room(body_bytes)
 
     def prepare_spare(self) -> None:
-        """Sees to it that `has_room` is true; cheap if it is already.
+        """Sees to it that `has_spare` is true; cheap if it is already.
 
         The only call that allocates after an open, so the only one that may meet a full disk:
         raises NoRoom, and WriteFailed for any other refusal. The journal goes on in both cases.
@@ -273,15 +280,18 @@ class Journal:
             self._marks.popleft()
         return dropped
 
-    def close(self, clean: bool) -> None:
+    def close(self, clean: bool, *, stored_lsn: int | None = None) -> None:
         """Gives the files back; if `clean`, proves the last record first. May be called twice.
 
-        In mode "process" a clean close syncs what was never synced. Raises WriteFailed, and the
-        files are given back all the same.
+        In mode "process" a clean close syncs what was never synced. With `stored_lsn`, what the
+        store has, it gives back the disk that only a busy journal wants. Raises WriteFailed, and
+        the files are given back all the same.
         """
         try:
             if clean and self._failure is None:
                 self._seal_cleanly()
+                if stored_lsn is not None and self._mode is not Mode.MEMORY:
+                    self._shrink(stored_lsn)
         finally:
             self._release()
 
@@ -458,6 +468,26 @@ class Journal:
         self._cover()
         if self._mode is Mode.PROCESS:
             self._sync_everything(active)
+
+    def _shrink(self, stored_lsn: int) -> None:
+        """After each of its calls the log is whole: where the disk refuses one, it only stays as
+        large as it is."""
+        active = self._active
+        if active is None:
+            return
+        with contextlib.suppress(StoreError, OSError):
+            self._check_in_place()
+            if (
+                self.last_lsn <= stored_lsn
+                and active.end > self._sizing.left_bytes_max
+                and len(self._spares)
+            ):
+                active = self._roll(0)
+            self.drop_through(stored_lsn)
+            self._spares.shrink()
+            self._disk.ftruncate(active.handle, active.end)
+            self._sync_directory()
+            self._spares.prepare(self._sizing.frame_bytes_max, is_kept_free=False)
 
     def _sync_everything(self, active: SegmentWriter) -> None:
         try:

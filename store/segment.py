@@ -259,9 +259,14 @@ class SegmentWriter:
         self.end = HEADER_BYTES
         self._salted = salt_crc(header.salt)
 
+    @property
+    def left_bytes(self) -> int:
+        """The room behind its last frame."""
+        return self.size_bytes - self.end
+
     def has_room(self, body_bytes: int) -> bool:
         """Whether such a frame fits, and a covering frame behind it."""
-        return self.end + frame_bytes(body_bytes) + HEAD_BYTES <= self.size_bytes
+        return frame_bytes(body_bytes) + HEAD_BYTES <= self.left_bytes
 
     def write(
         self, body: bytes, *, count: int, first_lsn: int, synced_lsn: int, goes_on: bool = False

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from lmdb import Transaction, _Database
 
 from parkade.store.batch import BOOKMARK_FENCE
+from parkade.store.bodies import cut_count, is_cut, whole_body
 from parkade.store.ended import EndedReader
 from parkade.store.entry import Position
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
@@ -142,11 +143,31 @@ class Snapshot:
     def body(self, serial: int) -> Body | None:
         """Payload or result. Raises `RowDamaged`."""
         row = self._row("bodies", self.tables.bodies, serial)
-        return None if row is None else Body(row[0], row[1:])
+        if row is None:
+            return None
+        key = serial.to_bytes(8, "big")
+        whole = whole_body(key, row, self.transaction.cursor(self.tables.bodies).get)
+        if whole is None:
+            raise RowDamaged(self.path, "bodies", key, serial, "it goes on in rows that are lost")
+        return Body(whole[0], whole[1:])
+
+    def body_rows(self, serial: int) -> int:
+        """How many rows there are of a body, by what the first of them says."""
+        stored = self.transaction.get(serial.to_bytes(8, "big"), db=self.tables.bodies)
+        return 0 if stored is None else 1 + cut_count(stored)
 
     def bodies(self, serials: Iterable[int]) -> Rows:
         """Like `heads`; a body's first byte is its kind."""
-        return self._rows(self.tables.bodies, serials)
+        rows = self._rows(self.tables.bodies, serials)
+        get = self.transaction.cursor(self.tables.bodies).get
+        for serial in [serial for serial, row in rows.found.items() if is_cut(row)]:
+            key = serial.to_bytes(8, "big")
+            whole = whole_body(key, rows.found.pop(serial), get)
+            if whole is None:
+                rows.damaged.append(serial)
+            else:
+                rows.found[serial] = whole
+        return rows
 
     def history(self, serial: int) -> list[tuple[int, bytes]]:
         """(fence, row) of each attempt, oldest first. Raises `RowDamaged`, also for the row that

@@ -26,6 +26,7 @@ class Sizing:
     names another; a segment holds two of them and `reserve_bytes`, what outcomes may use when no
     spare can be had. `spares_max` is how many recycled files are kept. `kept_free_bytes` is what a
     spare leaves on the disk as long as a checkpoint may give segments back: that takes room too.
+    `left_bytes_max` is how much of what the store has a clean close leaves in the last segment.
     """
 
     segment_bytes_first: int = 1 << 20
@@ -34,6 +35,7 @@ class Sizing:
     reserve_bytes: int = 128 << 10
     spares_max: int = 2
     kept_free_bytes: int = 12 << 20
+    left_bytes_max: int = 64 << 10
 
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes_first <= self.segment_bytes_max < 1 << 32:
@@ -45,8 +47,12 @@ class Sizing:
 
     def segment_bytes(self, wanted: int, body_bytes: int) -> int:
         """The size of a new segment: `wanted` in the bounds, and room for two such frames."""
-        needed = 2 * frame_bytes(body_bytes) + self.reserve_bytes + HEADER_BYTES + HEAD_BYTES
+        needed = self.two_frames_bytes(body_bytes) + HEADER_BYTES
         return max(needed, min(wanted, self.segment_bytes_max))
+
+    def two_frames_bytes(self, body_bytes: int) -> int:
+        """What two such frames, the reserve and a covering frame take."""
+        return 2 * frame_bytes(body_bytes) + self.reserve_bytes + HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +201,26 @@ class SparePool:
     def put(self, spare: Spare) -> None:
         """Adds a spare whose name is durable."""
         self._spares.append(spare)
+
+    def shrink(self) -> None:
+        """Leaves one spare, of the size of a first segment, or none: for a journal that is about
+        to be closed. What a spare holds is of no account, nor is which of its sizes a power cut
+        leaves. Raises OSError."""
+        size = self._sizing.segment_bytes(
+            self._sizing.segment_bytes_first, self._sizing.frame_bytes_max
+        )
+        fitting = [spare for spare in self._spares if spare.size_bytes >= size]
+        kept = min(fitting, key=lambda each: each.size_bytes, default=None)
+        spares, self._spares = self._spares, []
+        for spare in spares:
+            if spare is not kept:
+                self._disk.unlink(spare.path)
+        if kept is None:
+            return
+        if kept.size_bytes > size:
+            handle = self._disk.open(kept.path)
+            try:
+                self._disk.ftruncate(handle, size)
+            finally:
+                self._disk.close(handle)
+        self._spares.append(Spare(kept.path, size))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lmdb import _Database
 
+from parkade.store.bodies import SERIAL_BYTES, cut_count, kind_of, rest_keys
 from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
 from parkade.store.environment import INDEX_SERIAL_BYTES
 from parkade.store.errors import Damage
@@ -81,6 +82,10 @@ class _Places:
         return self._seen == other._seen
 
 
+def _torn(key: bytes, what: str) -> Problem:
+    return Problem("bodies", int.from_bytes(key[:SERIAL_BYTES], "big"), f"row {key.hex()} {what}")
+
+
 class _Walk:
     def __init__(self, snapshot: Snapshot, decode: Decode, judge: Judge | None = None) -> None:
         self._judge = judge
@@ -144,6 +149,24 @@ class _Walk:
                 yield Problem(name, serial, f"row {bytes(key).hex()} cannot be read")
             if is_of_ticket and not heads.set_key(key[:8]):
                 yield Problem(name, serial, f"row {bytes(key).hex()} belongs to no ticket")
+        if name == "bodies":
+            yield from self._cut_bodies()
+
+    def _cut_bodies(self) -> Iterator[Problem]:
+        """Bodies in several rows: whether all of these are there, and no others."""
+        wanted: list[bytes] = []
+        for key, stored in self._rows(self._tables.bodies):
+            here = bytes(key)
+            if wanted and here == wanted[0]:
+                del wanted[0]
+                continue
+            if wanted:
+                yield _torn(wanted[0], "is missing")
+            if len(here) > SERIAL_BYTES:
+                yield _torn(here, "follows no other")
+            wanted = list(rest_keys(here, cut_count(stored)))
+        if wanted:
+            yield _torn(wanted[0], "is missing")
 
     def _entries(self, deep: bool) -> Iterator[Problem]:
         """The agenda: what its entries sum to, and whether their tickets say the same."""
@@ -299,7 +322,7 @@ class _Walk:
             if facts.body_kind is not None:
                 if not bodies.set_key(key):
                     yield Problem("bodies", serial, "what it was to do, or gave, is not there")
-                elif bodies.value()[0] != facts.body_kind:
+                elif kind_of(bodies.value()) != facts.body_kind:
                     yield Problem("bodies", serial, "its body is of another kind than it says")
             for index_key in facts.index_keys:
                 split = len(index_key) - INDEX_SERIAL_BYTES

@@ -71,7 +71,7 @@ class RowsOfTickets:
         snapshot = self.snapshot
         body = snapshot.body(serial)
         history = list(self._history_of(serial))
-        self._bodies += body is not None
+        self._bodies += snapshot.body_rows(serial)
         self._history += len(history)
         return TicketRows(None if body is None else bytes([body.kind]) + body.content, history)
 

@@ -16,6 +16,7 @@ from lmdb import Transaction, _Database
 
 from parkade.store.agenda import AgendaWriter, Upkeep
 from parkade.store.batch import Batch
+from parkade.store.bodies import CUT_BYTES_MIN, PageFill, cut_count, is_cut, rest_keys
 from parkade.store.entry import EXPIRY
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
@@ -151,15 +152,15 @@ def _write_tickets(transaction: "Transaction[memoryview]", tables: Tables, batch
     gone = sorted(serial for serial, head in batch.heads.items() if head is None)
     written = _put_fresh(transaction, tables, batch)
     written += _put_rows(transaction, tables.heads, batch.heads)
-    written += _put_rows(transaction, tables.bodies, batch.bodies)
+    written += _put_bodies(transaction, tables.bodies, *_sorted_rows(batch.bodies), are_new=False)
     written += _write_history(transaction, tables.history, batch)
     if gone:
         keys = pack_serials(gone)
         _delete_keys(transaction, tables.heads, keys)
-        _delete_keys(transaction, tables.bodies, keys)
+        _delete_bodies(transaction, tables.bodies, keys)
         _delete_histories(transaction, tables.history, keys)
     bare = [serial for serial, body in batch.bodies.items() if body is None]
-    _delete_keys(transaction, tables.bodies, pack_serials(sorted(bare)))
+    _delete_bodies(transaction, tables.bodies, pack_serials(sorted(bare)))
     return written
 
 
@@ -175,21 +176,68 @@ def _write_history(transaction: "Transaction[memoryview]", table: _Database, bat
 def _put_rows(
     transaction: "Transaction[memoryview]", table: _Database, rows: dict[int, bytes | None]
 ) -> int:
+    keys, values = _sorted_rows(rows)
+    return _put_sorted(transaction, table, keys, seal_all(keys, values))
+
+
+def _sorted_rows(rows: dict[int, bytes | None]) -> tuple[list[bytes], list[bytes]]:
     serials = sorted(rows)
     values = [rows[serial] for serial in serials]
     if None in values:
         serials = [serial for serial in serials if rows[serial] is not None]
-    keys = pack_serials(serials)
-    sealed = seal_all(keys, [value for value in values if value is not None])
-    return _put_sorted(transaction, table, keys, sealed)
+    return pack_serials(serials), [value for value in values if value is not None]
 
 
 def _put_fresh(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> int:
-    keys = batch.fresh_keys
-    heads = seal_all(keys, batch.fresh_heads)
-    bodies = seal_all(keys, batch.fresh_bodies, batch.fresh_kind)
-    written = _put_sorted(transaction, tables.heads, keys, heads)
-    return written + _put_sorted(transaction, tables.bodies, keys, bodies)
+    keys, kind = batch.fresh_keys, batch.fresh_kind
+    written = _put_sorted(transaction, tables.heads, keys, seal_all(keys, batch.fresh_heads))
+    if max(map(len, batch.fresh_bodies), default=0) >= CUT_BYTES_MIN:
+        bodies = [kind + body for body in batch.fresh_bodies]
+        return written + _put_bodies(transaction, tables.bodies, keys, bodies, are_new=True)
+    sealed = seal_all(keys, batch.fresh_bodies, kind)
+    return written + _put_sorted(transaction, tables.bodies, keys, sealed)
+
+
+def _put_bodies(
+    transaction: "Transaction[memoryview]",
+    table: _Database,
+    keys: list[bytes],
+    rows: list[bytes],
+    *,
+    are_new: bool,
+) -> int:
+    """Those past the table's end are cut where its pages end; of the others one may take the place
+    of several rows, unless they `are_new`."""
+    if not keys:
+        return 0
+    cursor = transaction.cursor(table)
+    split = bisect_left(keys, bytes(cursor.key()) + b"\0") if cursor.last() else 0
+    if not are_new:
+        _delete_rests(transaction, table, keys[:split])
+    written = _put_sorted(transaction, table, keys[:split], seal_all(keys[:split], rows[:split]))
+    return written + _append_bodies(transaction, table, keys[split:], rows[split:])
+
+
+def _append_bodies(
+    transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes], rows: list[bytes]
+) -> int:
+    """Where a page ends is known from the first on that begins with one of these."""
+    if max(map(len, rows), default=0) < CUT_BYTES_MIN:
+        return _put_sorted(transaction, table, keys, seal_all(keys, rows))
+    stat = transaction.stat(table)
+    fill, pages = PageFill(stat["psize"]), stat["leaf_pages"]
+    written = begun = 0
+    while begun < len(keys):
+        key, row = keys[begun], rows[begun]
+        sealed = seal(key, row)
+        transaction.put(key, sealed, append=True, db=table)
+        written += len(sealed)
+        begun += 1
+        if transaction.stat(table)["leaf_pages"] > pages:
+            fill.begin(row)
+            break
+    keys, rows = fill.cut(keys[begun:], rows[begun:])
+    return written + _put_sorted(transaction, table, keys, seal_all(keys, rows))
 
 
 def _put_sorted(
@@ -213,6 +261,24 @@ def _delete_keys(
 ) -> None:
     for key in keys:
         transaction.delete(key, db=table)
+
+
+def _delete_bodies(
+    transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes]
+) -> None:
+    _delete_rests(transaction, table, keys)
+    _delete_keys(transaction, table, keys)
+
+
+def _delete_rests(
+    transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes]
+) -> None:
+    """What stands behind the first rows of these bodies."""
+    find = transaction.cursor(table).get
+    for key in keys:
+        first = find(key)
+        if first is not None and is_cut(first):
+            _delete_keys(transaction, table, list(rest_keys(key, cut_count(first))))
 
 
 def _delete_histories(

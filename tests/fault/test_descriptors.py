@@ -63,8 +63,10 @@ def test_a_spare_that_finds_no_descriptor_is_made_when_there_is_one(
 ) -> None:
     engine = rig(make(tmp_path / "data", durability="process", clock=clock, shards=1), disk=disk)
     with engine:
-        later = engine.task(name="note")(lambda text: len(text)).options(delay="1h")
-        later.submit("x")  # by now the first spare is there
+        task = engine.task(name="note")(lambda text: len(text))
+        later = task.options(delay="1h")
+        assert task.submit("x").result("20s") == 1
+        when(engine, lambda runtime: runtime.shards[0].journal.has_spare)
         disk.break_next("preallocate", "shard-000/journal", code=errno.EMFILE)
         many = [later.submit("x" * 100_000) for _ in range(8)]
         waiting = threading.Thread(

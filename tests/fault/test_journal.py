@@ -1,8 +1,8 @@
 """Every call of a journal's life fails once, and the power goes at every one of them.
 
 The life: open a new journal, append over several segments, cover, drop and recycle, close, open
-again, append into recycled segments, close. A first run counts the calls; then there is one run
-for each of them. The law is the ledger's.
+again, append into recycled segments, close, with and without all of it in the store. A first run
+counts the calls; then there is one run for each of them. The law is the ledger's.
 """
 
 import errno
@@ -63,6 +63,12 @@ class Life:
         yield from self.appends(52, 96)
         yield lambda journal: self.ledger.drop(journal, 90)
         yield self.close
+        # A life whose last segment is worth giving back, for the store has all of it.
+        yield from self.appends(96, 106)
+        yield lambda journal: self.ledger.drop(journal, journal.last_lsn)
+        yield self.close
+        yield from self.appends(106, 108)
+        yield self.close
 
     def appends(self, first: int, last: int) -> Iterator[Step]:
         def append(number: int) -> Step:
@@ -74,7 +80,7 @@ class Life:
                 yield lambda journal: journal.prepare_spare()
 
     def close(self, journal: Journal) -> None:
-        journal.close(clean=True)
+        journal.close(clean=True, stored_lsn=self.ledger.store_lsn)
         self.journal = None
 
     def open(self) -> Journal:
@@ -224,12 +230,13 @@ def test_a_failed_open_leaves_no_file_open_behind_it() -> None:
     life = Life(disk)
     life.run()
     counting = disk.copy()
-    open_journal(counting, store_lsn=90, seed=9)
+    open_journal(counting, store_lsn=life.ledger.store_lsn, seed=9)
     for number in range(1, counting.number + 1):
         failing = disk.copy()
         failing.fail(number)
         with suppress(StoreError):
-            open_journal(failing, store_lsn=90, seed=9).close(clean=False)
+            journal = open_journal(failing, store_lsn=life.ledger.store_lsn, seed=9)
+            journal.close(clean=False)
         assert failing.open_handles() == [], failing.calls[number - 1]
 
 

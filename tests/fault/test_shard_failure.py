@@ -495,10 +495,12 @@ def test_segments_that_a_checkpoint_gives_back_are_used_again_before_a_disk_is_c
 ) -> None:
     engine = make(tmp_path / "data", durability="process", shards=1)
     with rig(engine, disk=disk, open_store=Parked.open):
-        later = engine.task(name="note")(lambda text: len(text)).options(delay="1h")
-        later.submit("x")
+        task = engine.task(name="note")(lambda text: len(text))
+        later = task.options(delay="1h")
+        assert task.submit("x").result("20s") == 1
+        when(engine, lambda runtime: runtime.shards[0].journal.has_spare)
         disk.is_full = True  # for the journal; the store has room
         for _ in range(40):
             later.submit("x" * 100_000)
-        assert engine.stats().by_task == {"note": {"scheduled": 41}}
+        assert engine.stats().by_task == {"note": {"scheduled": 40, "done": 1}}
         assert disk.met.acquire(blocking=False), "a spare was refused"

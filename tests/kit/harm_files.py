@@ -50,7 +50,7 @@ def cases_of(base: Path, kind: str) -> Iterator[Case]:
         for name in HARMS:
             if _applies(base, kind, file, name):
                 yield Case(kind, file, name)
-        for field in _fields(base / kind / file):
+        for field in _fields(real_path(base / kind, file)):
             yield Case(kind, file, f"bit of {field}")
 
 
@@ -101,8 +101,9 @@ def _fields(path: Path) -> Iterator[str]:
         yield from json.loads(path.read_text(encoding="utf-8"))
     elif path.name == "data.mdb":
         yield from (f"{page} {name}" for page in ("old meta", "new meta") for name in META_FIELDS)
-    elif path.name.startswith("segment "):
-        yield from SEGMENT_FIELDS
+    elif path.suffix == ".segment":
+        size = path.stat().st_size
+        yield from (field for field, at in SEGMENT_FIELDS.items() if at < size)
 
 
 # ------------------------------------------------------------------------------------ doing it

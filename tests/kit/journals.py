@@ -22,6 +22,7 @@ SMALL = Sizing(
     frame_bytes_max=32,
     reserve_bytes=0,
     kept_free_bytes=0,
+    left_bytes_max=HEADER_BYTES + 5 * 56,
 )
 
 J = TypeVar("J", bound=Journal)

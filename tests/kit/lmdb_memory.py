@@ -300,7 +300,9 @@ class MemoryTransaction:
         return self.writable(db).delete(bytes(key), bytes(value))
 
     def stat(self, db: Any) -> dict[str, int]:
-        return {"entries": self.table(db).entries}
+        table = self.table(db)
+        pages = -(-table.size_bytes() // PAGE_BYTES)
+        return {"psize": PAGE_BYTES, "leaf_pages": pages, "entries": table.entries}
 
     def cursor(self, db: Any) -> "MemoryCursor":
         return MemoryCursor(self, db)

@@ -17,6 +17,7 @@ __all__ = ["main"]
 
 SUBMITS = 60  # of 100 KB: each shard begins several segments
 ROUNDS = 2
+EARLY = 32  # to have each shard make its first spare
 
 
 def take_all() -> list[int]:
@@ -59,8 +60,9 @@ def main() -> None:
                     break
 
     with engine:
+        engine.submit_many([later.call("early") for _ in range(EARLY)])
         for number in range(ROUNDS):
-            when(engine, lambda runtime: all(shard.room.is_there for shard in runtime.shards))
+            when(engine, lambda runtime: all(s.journal.has_spare for s in runtime.shards))
             refused.clear()
             taken = take_all()
             apart = engine.submit(add, 1, number)  # its child process needs some
@@ -78,7 +80,7 @@ def main() -> None:
         assert sum(shard.recoveries for shard in shards) > 0
         counts = recount(engine)
         assert counts == engine.stats().by_task
-        assert counts["note"] == {"scheduled": len(names), "done": ROUNDS}
+        assert counts["note"] == {"scheduled": EARLY + len(names), "done": ROUNDS}
         assert len(set(names)) == len(names) == ROUNDS * SUBMITS
     print("fine", flush=True)
 

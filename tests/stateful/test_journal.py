@@ -135,7 +135,7 @@ class JournalIsAList(RuleBasedStateMachine):
     @rule(clean=st.booleans())
     def close(self, clean: bool) -> None:
         assert self.journal is not None
-        self.journal.close(clean)
+        self.journal.close(clean, stored_lsn=self.store_lsn)
         self.journal = None
 
     @rule(how=st.sampled_from(["lost", "landed", "torn"]), chance=st.integers(0, 1_000))

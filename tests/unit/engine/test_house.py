@@ -98,7 +98,7 @@ def test_a_lease_is_renewed_in_the_background_and_again_after_a_failure(tmp_path
         when(engine, lambda runtime: all(shard.room.is_there for shard in runtime.shards))
         disk.is_full = True
         disk.break_next("preallocate", "house")
-        house.journal._spares._spares.clear()
+        assert not house.journal.has_room(1 << 20), "it wants a spare from now on"
         clock.advance((SERIAL_LEASE >> 20) // 2)
         later.submit(1)
         assert disk.met.acquire(timeout=20)
@@ -118,7 +118,7 @@ def test_a_full_disk_keeps_no_change_of_an_operator_out_of_the_house(tmp_path: P
     disk = FaultyDisk()
     engine = rig(make(tmp_path / "data"), disk=disk)
     with engine:
-        runtime_of(engine).house.journal._spares._spares.clear()
+        assert not runtime_of(engine).house.journal.has_room(1 << 20), "it wants a spare"
         disk.is_full = True
         engine.pause(task="note", reason="the disk is full")
         assert disk.met.acquire(blocking=False), "a spare was refused"

@@ -17,7 +17,9 @@ from kit.journals import (
     segment_paths,
 )
 from parkade.store.errors import Damage, NoRoom, WriteFailed
+from parkade.store.frame import HEAD_BYTES
 from parkade.store.journal import MARK_BYTES, Journal, Sizing, inspect, read_only_frames
+from parkade.store.segment import HEADER_BYTES
 
 
 def bodies(first: int, last: int) -> list[bytes]:
@@ -159,6 +161,73 @@ def test_a_larger_turn_is_given_room_once_it_has_been_asked_for() -> None:
     assert journal.fits(5_000)
     assert journal.append(b"y" * 5_000, 1) == 2
     assert replayed(open_journal(disk.power_cut(), seed=1)) == [b"x" * 5_000, b"y" * 5_000]
+
+
+def test_a_clean_close_leaves_one_spare_and_what_the_store_does_not_have() -> None:
+    sizing = replace(SMALL, segment_bytes_max=8 * SMALL.segment_bytes_first, spares_max=3)
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True, sizing=sizing)
+    append_all(journal, [body(number) for number in range(200)])
+    journal.drop_through(150)
+    journal.close(clean=True, stored_lsn=150)
+    assert spare_bytes(disk) == [SMALL.segment_bytes_first]
+    journal = open_journal(disk.power_cut(), store_lsn=150, seed=1, sizing=sizing)
+    assert replayed(journal) == [body(number) for number in range(150, 200)]
+
+
+@pytest.mark.parametrize("mode", ["disk", "process"])
+def test_a_clean_close_leaves_no_frame_of_many_that_the_store_has(mode: str) -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True, mode=mode)
+    append_all(journal, [body(number) for number in range(30)])
+    journal.drop_through(30)
+    journal.close(clean=True, stored_lsn=30)
+    (segment,) = segment_paths(disk)
+    assert len(disk.image()[segment]) == HEADER_BYTES
+    assert spare_bytes(disk) == [SMALL.segment_bytes_first]
+    journal = open_journal(disk.power_cut(), store_lsn=30, seed=1, mode=mode)
+    assert (journal.next_lsn, journal.segments, journal.spares) == (31, 1, 0)
+    assert journal.append(b"the life after", 1) == 31
+
+
+def test_a_clean_close_cuts_the_few_frames_that_the_store_has_behind_the_last() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    append_all(journal, [body(1), body(2)])
+    journal.close(clean=True, stored_lsn=2)
+    (segment,) = segment_paths(disk)
+    assert len(disk.image()[segment]) == HEADER_BYTES + 2 * 56 + HEAD_BYTES
+    journal = open_journal(disk.power_cut(), store_lsn=2, seed=1)
+    assert (journal.next_lsn, replayed(journal)) == (3, [])
+
+
+def test_a_clean_close_leaves_a_spare_for_the_next_open_where_none_was_made() -> None:
+    disk = FakeDisk()
+    open_journal(disk, is_new=True).close(clean=True, stored_lsn=0)
+    before = disk.counts["preallocate"]
+    journal = open_journal(disk, seed=1)
+    assert journal.append(b"the life after", 1) == 1
+    assert disk.counts["preallocate"] == before
+
+
+def test_a_segment_with_room_for_two_turns_needs_no_spare() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True, sizing=replace(SMALL, reserve_bytes=200))
+    appended = 0
+    while journal.has_room():
+        assert not journal.has_spare
+        journal.append(b"x" * SMALL.frame_bytes_max, 1)
+        appended += 1
+    # Two turns and the reserve are left of it.
+    assert appended == 11
+    for _ in range(4):
+        assert journal.fits(SMALL.frame_bytes_max)
+        journal.append(b"x" * SMALL.frame_bytes_max, 1)
+
+
+def spare_bytes(disk: FakeDisk) -> list[int]:
+    """The sizes of the spares that the disk has."""
+    return [len(content) for path, content in disk.image().items() if path.endswith(".spare")]
 
 
 def test_a_covering_frame_is_written_once_and_always_finds_room() -> None:
