@@ -79,7 +79,7 @@ class Host:
         self.steps = 0
         self._leaving = 0
         self._is_handing_over = False
-        self._has_changed_room: bool | None = None
+        self._changed_bytes: int | None = None
         self.lone_frames = LoneFrames()
         self.caller_frames = CallerFrames(
             clock,
@@ -250,7 +250,7 @@ class Host:
             self.caller_frames.give_pen()
 
     def _pass(self) -> int:
-        self._has_changed_room = None
+        self._changed_bytes = None
         self._read_clocks()
         for shard in self.shards:
             if shard.is_open:
@@ -460,11 +460,15 @@ class Host:
 
     def has_changed_room(self) -> bool:
         """False at the bound of what is dirty or in flight in all shards: submits then wait for a
-        checkpoint. Reckoned once a pass."""
-        if self._has_changed_room is None:
-            changed_bytes = sum([shard.changed_bytes for shard in self.shards if shard.is_open])
-            self._has_changed_room = changed_bytes < limits.DIRTY_BYTES_MAX
-        return self._has_changed_room
+        checkpoint."""
+        return self.changed_bytes < limits.DIRTY_BYTES_MAX
+
+    @property
+    def changed_bytes(self) -> int:
+        """What is dirty or in flight in all shards. Reckoned once a pass."""
+        if self._changed_bytes is None:
+            self._changed_bytes = sum([s.changed_bytes for s in self.shards if s.is_open])
+        return self._changed_bytes
 
     def shard(self, number: int) -> ShardHost | None:
         return self.shards[number] if 0 <= number < len(self.shards) else None

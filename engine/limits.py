@@ -31,6 +31,7 @@ __all__ = [
     "OUTCOME_BYTES",
     "POISON_WINDOW_MS",
     "QUIET_MS",
+    "READ_ON_BYTES_MAX",
     "RECOVERIES_IN_WINDOW_MAX",
     "RECOVERY_RETRY_MS",
     "REREADS_BEFORE_HOLD",
@@ -67,6 +68,7 @@ OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 
 DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
 DIRTY_BYTES_MAX = 12_000_000  # of all shards, dirty and flight; at it submits wait
+READ_ON_BYTES_MAX = 16_000_000  # the same: at it rows of lanes are hardly read on any more
 
 RESHARD_BATCH_BYTES = 16_000_000  # dealt to all new shards together, and in no store yet
 CHECKPOINT_DIRTY_BYTES = 8_000_000  # of all shards, like the next

@@ -45,6 +45,7 @@ class ReadAhead:
         sweep = placement.want_sweep(shard.host.now_ms)
         if sweep is not None:
             shard.read(lambda: reader.sweep(sweep), self._swept)
+        placement.lanes.reads_on = shard.host.changed_bytes < limits.READ_ON_BYTES_MAX
         for refill in placement.want_refills(shard.host.now_ms):
             shard.read(partial(reader.refill, refill), self._refilled)
 

@@ -60,6 +60,7 @@ class Lane:
         "order",
         "outside",
         "ranks",
+        "read_at",
         "seq",
         "window",
     )
@@ -77,6 +78,7 @@ class Lane:
         self.near_top = -1  # no rank among them is greater
         self.is_refilling = False
         self.asked_edge = edge  # from where the refill under way reads
+        self.read_at = -1  # the commit that was the last one when its rows were asked for
         self.order: tuple[int, int, int] | None = None
 
     @property

@@ -76,6 +76,7 @@ class Lanes:
         "number_next",
         "numbers",
         "passed",
+        "reads_on",
         "rows",
         "seats",
         "seq",
@@ -112,6 +113,7 @@ class Lanes:
         self.changed: set[Lane] = set()
         self.heads_order: list[tuple[tuple[int, int, int], Lane]] = []
         self.hungry: set[Lane] = set()  # lanes that may want a refill
+        self.reads_on = True  # False: of rows, once a lane and commit; see `refill.is_read_on`
         # Lanes whose head may have changed: `changed` since it was sorted in and admission asked,
         # `fresh` since admission asked (None: it never did), `unsorted` since it was sorted in.
         self.fresh: set[Lane] | None = None

@@ -44,6 +44,7 @@ from parkade.shard.memory import UNREAD, Memory
 from parkade.shard.refill import (
     RefillAsk,
     Refilled,
+    has_rows,
     last_order,
     may_refill,
     next_refill_ms,
@@ -238,10 +239,11 @@ class Placement(Horizon):
                 break
             if not may_refill(lanes, lane, last_order(lanes)):
                 continue  # the others took the room that was left
-            if lane.number is None or not lanes.rows.get(lane.number):
+            if lane.number is None or not has_rows(lanes, lane):
                 self._refill(lane, None, now_ms)
                 continue
             lane.is_refilling, lane.asked_edge = True, lane.edge
+            lane.read_at = self.memory.completed_commit
             self.refills_out += 1
             asks.append(RefillAsk(lane.number, unpack(lane.edge), room_of(lanes, lane)))
         return asks
@@ -284,7 +286,8 @@ class Placement(Horizon):
         """The read failed: it is wanted again."""
         self._refill_drops = 0
         self.refills_out -= 1
-        self._asker(lane_number, key).is_refilling = False
+        asker = self._asker(lane_number, key)
+        asker.is_refilling, asker.read_at = False, -1
 
     def _asker(self, lane_number: int, key: str | None) -> Lane:
         """Who asked for rows: a lane, or the queue of a key."""
@@ -301,6 +304,7 @@ class Placement(Horizon):
             return False
         self._refill_drops = 0
         if lane.edge < lane.asked_edge:
+            lane.read_at = -1
             # What went past the lowered edge may have got rows that were not asked for.
             if isinstance(lane, Queue):
                 self.lanes.waits.note_hunger(lane)

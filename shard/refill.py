@@ -63,9 +63,23 @@ def last_order(lanes: Lanes) -> tuple[int, int, int] | None:
     return heads[-1][0]
 
 
+def has_rows(lanes: Lanes, lane: Lane) -> bool:
+    """Whether the store has rows of it, as far as is known."""
+    return lane.number is not None and lanes.rows.get(lane.number, 0) > 0
+
+
+def is_read_on(lanes: Lanes, lane: Lane) -> bool:
+    """Whether its rows may be read now. While too much of what was read has changed and is in no
+    checkpoint yet (`reads_on`), each lane reads once between two commits: so a crowd comes in as
+    fast as it is parked again, and keeps no other lane from its rows."""
+    return lanes.reads_on or lane.read_at < lanes.memory.completed_commit
+
+
 def may_refill(lanes: Lanes, lane: Lane, last: tuple[int, int, int] | None) -> bool:
     """Whether a refill is wanted as soon as its time has come. `last`: see `last_order`."""
     if lane.is_refilling or room_of(lanes, lane) <= 0 or lanes.waits.holds_up(lane.key):
+        return False
+    if not is_read_on(lanes, lane) and has_rows(lanes, lane):
         return False
     is_enough = lane.window or len(lanes.by_key) > lanes.bounds.lanes_max
     if is_enough and lanes.keys.gate.is_held(lane.key):

@@ -54,7 +54,11 @@ class Port:
         return self.shards
 
     def has_changed_room(self) -> bool:
-        return sum(shard.changed_bytes for shard in self.shards) < limits.DIRTY_BYTES_MAX
+        return self.changed_bytes < limits.DIRTY_BYTES_MAX
+
+    @property
+    def changed_bytes(self) -> int:
+        return sum(shard.changed_bytes for shard in self.shards)
 
     def shard(self, number: int) -> ShardHost | None:
         return self._stepped.shard if number == 0 else None

@@ -1,0 +1,43 @@
+"""A parked crowd that is due: it comes in no faster than it is parked again."""
+
+from kit.stepped import LIMITS, Stepped, stepped
+from parkade.shard.states import DONE
+
+CROWD = 120
+CHANGED_BYTES_MAX = LIMITS["READ_ON_BYTES_MAX"] + 4_000  # what runs and what a window had read
+
+
+def parked_crowd(shard: Stepped) -> None:
+    """All due, the most of them rows of their lane."""
+    for _ in range(CROWD):
+        shard.submit(shard.draft(shard.now_ms + 10_000))
+        shard.run()
+    shard.checkpoint()
+    shard.pass_ms(10_000)
+    shard.checkpoint()
+
+
+def run_without_writer(shard: Stepped) -> int:
+    """Ends attempts as they begin, while no checkpoint is committed, until nothing begins any more;
+    how many there were."""
+    ended = idle = 0
+    while idle < 10:
+        for name in ("pass", "io", "pass"):
+            shard.step(name)
+        jobs = list(shard.handlers.alive.values())
+        for job in jobs:
+            shard.settle(job)
+        ended += len(jobs)
+        idle = 0 if jobs else idle + 1
+    return ended
+
+
+def test_a_crowd_is_read_on_only_as_fast_as_it_is_parked_again() -> None:
+    with stepped() as shard:
+        parked_crowd(shard)
+        ended = run_without_writer(shard)
+        assert 0 < ended < CROWD // 2
+        assert shard.shard.changed_bytes < CHANGED_BYTES_MAX
+        assert shard.shard.wait_ms() > 0, "it waits for the commit, and does not ask on and on"
+        shard.finish()
+        assert sum(t.state == DONE for t in shard.witness.model.tickets.values()) == CROWD
