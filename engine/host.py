@@ -189,6 +189,7 @@ class Host:
         """What was posted, on this thread: when the core thread is no more and nobody else is to
         take it."""
         with self._over:
+            self._take_in_written()  # what was posted may decide, and its records come after those
             while self._posted:
                 self._take_posted()
             conditions, self._conditions = self._conditions, []
@@ -252,9 +253,7 @@ class Host:
     def _pass(self) -> int:
         self._changed_bytes = None
         self._read_clocks()
-        for shard in self.shards:
-            if shard.is_open:
-                shard.written.take_in()
+        self._take_in_written()
         self.attempts.look_at_time(self.mono_ms)
         self._take_posted()
         self.take_outcomes()
@@ -278,6 +277,11 @@ class Host:
         self._gives_way = has_left and not self._is_called
         self._check_conditions()
         return 0 if is_more or self._gives_way else self._wait_ms()
+
+    def _take_in_written(self) -> None:
+        for shard in self.shards:
+            if shard.is_open:
+                shard.written.take_in()
 
     def _let_go(self) -> bool:
         """What may leave leaves, the attempts first: who has an answer may want more, and they

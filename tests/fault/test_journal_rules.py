@@ -130,10 +130,13 @@ class AppendsBehindTheGarbage(Journal):
             self._active = again
 
 
-class CutsNothing(Journal):
-    """Leaves the torn tail where it is."""
+class EndsNoRun(Journal):
+    """Leaves the torn tail where it is, and what the log goes on from unsaid."""
 
     def _cut(self, handle: int, part: RunPart) -> None:
+        return
+
+    def _mark_goes_on(self, part: RunPart) -> None:
         return
 
 
@@ -545,7 +548,7 @@ class ClaimsWhatItDidNotSync(Journal):
 
 LAWS: tuple[tuple[int, Law, tuple[Kind, ...]], ...] = (
     (1, what_is_appended_behind_a_torn_tail_survives, (AppendsBehindTheGarbage,)),
-    (1, what_was_cut_is_gone_from_the_file, (CutsNothing,)),
+    (1, what_was_cut_is_gone_from_the_file, (EndsNoRun,)),
     (1, a_run_that_ends_before_the_proof_is_refused, (KnowsNoProof,)),
     (1, a_journal_below_the_stores_lsn_is_refused, (KnowsNoProof,)),
     (1, a_missing_journal_is_no_fresh_start, (BelievesAMissingJournalIsNew,)),

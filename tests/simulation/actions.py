@@ -14,14 +14,12 @@ import msgspec
 
 from kit.disk import Call, Failure
 from kit.inodes import How
-from kit.model import DEAD
 from parkade import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooze, Unsafe
 from parkade.asking import TimeIsUp
 from parkade.asks import AwaitEnd, Look, PageOf
 from parkade.draft_sizes import DRAFT_BYTES
 from parkade.errors import Backpressure, ParkadeError
 from parkade.shard.commands import (
-    CONFLICT_REPLACE,
     Bookmark,
     Cancel,
     CancelMany,
@@ -39,7 +37,7 @@ from parkade.store.record import Options, Submitted, UniqueClaim
 from simulation.application import LIMIT_T
 from simulation.world import KEYS, World
 
-__all__ = ["ACTIONS", "LEANED", "Action", "draw", "perform", "swarm"]
+__all__ = ["ACTIONS", "NO_ANSWER", "Action", "draw", "make_draft", "submit_sleepers", "swarm"]
 
 
 NO_ANSWER: Final = (ParkadeError, TimeoutError, TimeIsUp)
@@ -59,7 +57,7 @@ def submit(world: World, random: Random) -> None:
     drafts: dict[int, list[Submitted]] = {}
     modes: dict[int, list[int]] = {}
     for _ in range(random.choice((1, 1, 1, 2, 5))):
-        draft = _draft(world, random)
+        draft = make_draft(world, random)
         shard = draft.part % world.shards
         drafts.setdefault(shard, []).append(draft)
         modes.setdefault(shard, []).append(random.choice((0, 0, 1, 2)))
@@ -89,7 +87,7 @@ def submit_sleepers(world: World, random: Random) -> None:
     if random.random() < 0.7:
         world.rest()
     for _ in range(random.choice((1, 3, 6))):
-        draft = _draft(world, random)
+        draft = make_draft(world, random)
         far_ms = random.choice((700, 5_000, 90_000, 3_600_000))
         draft = msgspec.structs.replace(draft, due_ms=draft.at_ms + far_ms)
         shard = draft.part % world.shards
@@ -97,7 +95,7 @@ def submit_sleepers(world: World, random: Random) -> None:
             world.ask(shard, Submit([draft], [0]), len(draft.payload) + DRAFT_BYTES)
 
 
-def _draft(world: World, random: Random) -> Submitted:
+def make_draft(world: World, random: Random) -> Submitted:
     assert world.runtime is not None
     now_ms = world.clock.wall_ms
     serial = world.runtime.serials.take(1, now_ms)
@@ -161,27 +159,6 @@ def pause(world: World, random: Random) -> None:
     (world.paused.add if is_pause else world.paused.discard)(scope)
 
 
-def replace_and_drop(world: World, random: Random) -> None:
-    """The name of a dead ticket goes to a new one, and then the dead one is dropped."""
-    holders = [
-        entry.draft
-        for witness in world.witnesses
-        for entry in witness.model.tickets.values()
-        if entry.state == DEAD and entry.draft.unique is not None
-    ]
-    if not holders:
-        return
-    holder = random.choice(holders)
-    shard, draft = holder.part % world.shards, _draft(world, random)
-    draft = msgspec.structs.replace(
-        draft, part=holder.part, task=holder.task, key=holder.key, unique=holder.unique
-    )
-    world.ask(shard, Submit([draft], [CONFLICT_REPLACE]), len(draft.payload) + DRAFT_BYTES)
-    for _ in range(20):
-        world.random_step()
-    world.ask(shard, DropDead([holder.serial]), 200)
-
-
 def limit(world: World, random: Random) -> None:
     count = random.choice((None, 1, 2, 4))
     world.limits_unsure = True
@@ -213,16 +190,6 @@ def breaker(world: World, random: Random) -> None:
             world.announced.see(breakers.list())
     except NO_ANSWER:
         return
-
-
-def trip_and_kill(world: World, random: Random) -> None:
-    """All that runs fails; somebody looks at the breakers, and the process is killed."""
-    for key in list(world.work.alive):
-        world.work.end(key, 1, ValueError("down"))
-    world.step(None)
-    with suppress(*NO_ANSWER):
-        world.announced.see(world.engine.breakers.list())
-    world.kill()
 
 
 def call(world: World, random: Random) -> None:
@@ -300,32 +267,6 @@ def finish(world: World, random: Random) -> None:
         )  # fmt: skip
     children = [_child(world, random) for _ in range(random.choice((0, 0, 0, 1, 1, 3)))]
     world.work.end(random.choice(alive), random.choice((1, 7)), error, children)
-
-
-def send_and_kill(world: World, random: Random) -> None:
-    """An attempt ends that has sent children to other shards, and the process is killed before one
-    has arrived. Tickets of their keys, submitted meanwhile, are due soon after them."""
-    children = []
-    for name in KEYS:
-        children.append(world.engine.task_of("u").options(key=name).call(size=1))  # type: ignore[union-attr]
-        draft = _draft(world, random)
-        draft = msgspec.structs.replace(
-            draft, part=part_of_key(name), task="u", key=name, unique=None, options=None,
-            due_ms=world.clock.wall_ms + 2,
-        )  # fmt: skip
-        world.ask(draft.part % world.shards, Submit([draft], [0]), DRAFT_BYTES + 10)
-    for _ in range(2):
-        world.step(None)
-        for worker in range(len(world.workers())):
-            world.step(worker)
-    alive = list(world.work.alive)
-    if alive:
-        world.work.end(random.choice(alive), 1, None, children)
-    world.step(None)
-    for worker in range(len(world.workers())):
-        world.step(worker)
-    world.kill()
-    world.pass_ms(10)
 
 
 def tell(world: World, random: Random) -> None:
@@ -547,12 +488,6 @@ ACTIONS: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
     "heal": (3, heal),
     "commit fails": (1, commit_fails),
 }
-# What plain histories do not have: only where a lean asks for it, so many times as often.
-LEANED: Final[dict[str, tuple[int, Callable[[World, Random], None]]]] = {
-    "replace and drop": (1, replace_and_drop),
-    "send and kill": (1, send_and_kill),
-    "trip and kill": (1, trip_and_kill),
-}
 ALWAYS: Final = frozenset(("submit", "finish", "tick", "run", "heal"))
 
 
@@ -568,7 +503,3 @@ def swarm(random: Random) -> dict[str, int]:
 def draw(random: Random, weights: dict[str, int], count: int) -> list[Action]:
     names = random.choices(list(weights), list(weights.values()), k=count)
     return [Action(name, random.getrandbits(32)) for name in names]
-
-
-def perform(world: World, action: Action) -> None:
-    (ACTIONS | LEANED)[action.name][1](world, Random(action.number))

@@ -342,7 +342,7 @@ OF_RULES: Final = {
     **_of_rules(retention_rules, "sabotage_retention", [retention_rules.age_by_the_wall_clock]),
     **_of_journals([
         journal_rules.AppendsBehindTheGarbage,
-        journal_rules.CutsNothing,
+        journal_rules.EndsNoRun,
         journal_rules.KnowsNoProof,
         journal_rules.TakesAReadErrorForTheEnd,
         journal_rules.TrustsAFailedSyncsPages,
@@ -464,7 +464,7 @@ LEANS: Final[Mapping[str, Lean]] = {
     "age_by_the_wall_clock": Lean(
         {"set clock": 6, "finish": 2}, {"keep_ms": 2_000, "keep_max": None}
     ),
-    "CutsNothing": Lean({"power cut": 6}, DISK),
+    "EndsNoRun": Lean({"tear and kill": 20}, {"durability": "process", "has_caller_frames": True}),
     "TakesAReadErrorForTheEnd": Lean(
         {"disk fails": 8, "kill": 6, "disk fills": 0}, {"failing": ("pread",)}
     ),
@@ -476,7 +476,7 @@ LEANS: Final[Mapping[str, Lean]] = {
     "a_bookmark_read_past_the_flight": Lean({"tell": 8, "checkpoint": 6}),
     "starts_before_what_was_sent_has_arrived": Lean({"send and kill": 20}, {"shards": 2, "mix": 0}),
     "what_arrived_forgotten_when_a_commit_fails": Lean(
-        {"disk fills": 8, "finish": 2, "checkpoint": 6}, {"shards": 3, "mix": 1}
+        {"send and fail": 30}, {"shards": 3, "mix": 0}
     ),
     "a_refill_taken_though_the_edge_came_down_meanwhile": Lean({"submit": 2, "checkpoint": 6}),
     "a_window_emptied_by_whatever_arrives": Lean({"finish": 2}, {"shards": 3, "mix": 1}),

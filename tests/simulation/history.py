@@ -9,12 +9,14 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from kit.disk import PowerLost
-from simulation.actions import ACTIONS, LEANED, Action, draw, perform, swarm
+from simulation.actions import ACTIONS, Action, draw, swarm
 from simulation.application import MIXES
+from simulation.leaned import LEANED
 from simulation.world import World, simulated
 
 __all__ = ["EVEN", "STEPS_MIN", "History", "Lean", "Ran", "fails", "history_of", "run", "shrink"]
 
+KNOWN: Final = ACTIONS | LEANED
 CPU_MAX_S = 20.0  # what a history takes is half a second
 ACTIONS_PER_RUN = 140
 STEPS_MIN = 500
@@ -65,8 +67,7 @@ def history_of(seed: int, lean: Lean = EVEN) -> History:
         "has_caller_frames": random.random() < 0.5,
     }
     weights = swarm(random)
-    known = ACTIONS | LEANED
-    weights |= {name: known[name][0] * times for name, times in lean.weights.items()}
+    weights |= {name: KNOWN[name][0] * times for name, times in lean.weights.items()}
     actions = draw(random, weights, ACTIONS_PER_RUN)
     return History(seed, options | dict(lean.options), actions, STEPS_MIN)
 
@@ -119,7 +120,7 @@ def _one(world: World, action: Action) -> None:
             world.heal()
         return
     try:
-        perform(world, action)
+        KNOWN[action.name][1](world, Random(action.number))
     except PowerLost:
         world.crash("torn")
     world.look()

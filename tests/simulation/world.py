@@ -51,7 +51,7 @@ from simulation.across import (
 from simulation.answers import check_answer
 from simulation.application import LIMIT_T, make_engine
 from simulation.hearing import Hearing
-from simulation.laws import check_kept, check_memory, check_taken
+from simulation.laws import check_kept, check_memory, check_passed_on
 from simulation.machine import (
     AtWork,
     SimulatedClock,
@@ -473,7 +473,7 @@ class World:
                 witness = self.witnesses[number]
                 witness.check_live(host.core, self.image(number), settled_ms)
                 check_memory(host)
-                check_taken(self, number)
+                check_passed_on(self, number)
         check_permits(self, runtime)
         check_traffic(self, is_end=False)
 

@@ -127,6 +127,34 @@ def test_an_engine_that_has_stopped_takes_none(tmp_path: Path) -> None:
     assert not frames.is_allowed
 
 
+def test_what_was_written_after_the_last_pass_comes_before_what_is_called_then(
+    tmp_path: Path,
+) -> None:
+    """A read that comes back has something decided, and memory would number it as its journal
+    numbers what a caller wrote."""
+    engine = make(tmp_path / "data", run=False).start()
+    later, seen = noted(engine), list[tuple[int, int]]()
+    at_rest(engine)
+    host = runtime_of(engine).host
+    end = host.caller_frames.end
+
+    def look() -> None:
+        lsns = [(shard.core.lsn, shard.journal.last_lsn) for shard in host.shards]
+        seen.extend(lsn for lsn in lsns if lsn != (0, 0))
+
+    def written_late() -> None:
+        caller = threading.Thread(target=later.options(delay="1h").submit, args=(1,))
+        caller.start()
+        caller.join()
+        host.post(look)
+        end()
+
+    host.caller_frames.end = written_late  # type: ignore[method-assign]
+    host.end()
+    assert seen == [(1, 1)]
+    engine.stop()
+
+
 # ------------------------------------------------------------------------- what comes of it
 
 
