@@ -22,7 +22,7 @@ from parkade.guards import Guards, Hold, Permit
 from parkade.limits import START_BATCH_MAX
 from parkade.queues import Held, Owner, Post, Queue, TaskQueues
 from parkade.ranking import Rank, Ranking
-from parkade.shard.crowd import take_first
+from parkade.shard.crowd import lone_fresh, take_first
 from parkade.shard.keys import CLOCK, SUSPECT
 from parkade.shard.lane import RANK_MAX, SERIAL_MASK
 from parkade.shard.lanes import Lane
@@ -80,7 +80,7 @@ class Admission:
 
     @property
     def has_places(self) -> bool:
-        return any(self.used[kind] < self.places[kind] for kind in self.places)
+        return self.used != self.places
 
     # ---------------------------------------------------------------------------------- taking
 
@@ -99,6 +99,15 @@ class Admission:
         if not self.has_places:
             return
         self._look(now_ms, now_ms if mono_ms is None else mono_ms, settled_ms, shards)
+        fresh = [o for o in self._owners.values() if o.is_open and o.lanes.has_fresh]
+        if len(fresh) == 1 and not self.is_stirred:
+            lone = self._take_lone(fresh[0])
+            if lone is not None:
+                yield lone
+                if not fresh[0].lanes.has_fresh:
+                    return
+        for owner in fresh:
+            self._note_fresh(owner)
         left = START_BATCH_MAX
         while left:
             queue = self._first_queue()
@@ -115,30 +124,57 @@ class Admission:
         was_ms = self._clocks[0]
         self._clocks = (now_ms, mono_ms)
         self._watch_lag(0 if settled_ms is None else max(0, now_ms - settled_ms))
-        for owner in self._owners.values():
+        owners = self._owners
+        for owner in owners.values():
             owner.is_open = False
-        for shard in shards:
-            self._open(shard)
+        for shard in shards:  # those that take starts
+            known = owners.get(shard.number)
+            if known is None or known.placement is not shard.placement:
+                known = self._begin_with(shard.number, shard.placement)
+            known.is_open = True
+            if known.shelf:
+                shelf, known.shelf = known.shelf, set()
+                for post in shelf:
+                    self._note_post(post)
         if self.guards.is_outdated():
             self.refresh()
-        for owner in self._owners.values():
-            if owner.is_open:
-                self._note_fresh(owner)
         self._fire(now_ms, mono_ms, went_back=now_ms < was_ms)
 
-    def _open(self, shard: ShardLanes) -> None:
-        """The shard takes starts."""
-        number, placement = shard.number, shard.placement
-        owner = self._owners.get(number)
-        if owner is None or owner.placement is not placement:
-            self.shard_is_gone(number)
-            owner = self._owners[number] = Owner(number, placement)
-            placement.lanes.watch(_Gate(self, owner))
-        owner.is_open = True
-        if owner.shelf:
-            shelf, owner.shelf = owner.shelf, set()
-            for post in shelf:
-                self._note_post(post)
+    def _begin_with(self, number: int, placement: Placement) -> Owner:
+        """A shard is met for the first time, or with another memory than before."""
+        self.shard_is_gone(number)
+        owner = self._owners[number] = Owner(number, placement)
+        placement.lanes.watch(_Gate(self, owner))
+        return owner
+
+    def _take_lone(self, owner: Owner) -> Permit | None:
+        """The only ticket that has come since nothing could start, if nothing is to be said of it:
+        where nobody else waits, who goes first need not be found out."""
+        lane = lone_fresh(owner.lanes)
+        if lane is None or self.lag_ms:
+            return None
+        now_ms, mono_ms = self._clocks
+        plan = self.guards.plan_of(lane.key[0], lane.key[1])
+        task = self._tasks.get(plan.task)
+        if task is None or task.hold is not None or lane.key[:2] in self._queues:
+            return None
+        kind, guards = task.kind, self.guards
+        if not kind or self.used[kind] >= self.places[kind] or not self._turns.left(task):
+            return None
+        rank = lane.window[0]
+        ticket = owner.placement.memory.hot[rank & SERIAL_MASK]
+        if ticket.key is not None or ticket.is_suspect or not guards.is_plain(plan):
+            return None
+        if guards.task_hold(plan, now_ms, mono_ms) is not None:
+            return None
+        serial = owner.placement.take_head(lane, rank, now_ms)
+        if serial is None:
+            return None
+        owner.lanes.is_fresh_alone(lane)
+        self._turns.note(task)
+        self.used[kind] += 1
+        guards.begin_plain(plan, 1, mono_ms)
+        return Permit(owner.number, serial, kind, plan, None, is_plain=True)
 
     def _first_queue(self) -> Queue | None:
         """Where the ticket waits that goes first of all that nothing holds."""

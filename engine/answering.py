@@ -4,19 +4,20 @@ What memory and store say is made into answers in `parkade.inquiring`; here is w
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from parkade import inquiring
 from parkade.asks import Ask, AwaitEnd, Explain, Inquiry, Seen, StopWaiting
 from parkade.inquiring import FromStore, NotEnded
-from parkade.shard.commands import Loaded, Need
-from parkade.store.record import Record
+from parkade.shard.commands import Command, Loaded, Need, Verdict
+from parkade.shard.states import PENDING, RUNNING
+from parkade.store.record import CancelRequested, Record
 
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
 
-__all__ = ["Answering"]
+__all__ = ["Answering", "stop_attempts"]
 
 
 class Answering:
@@ -25,6 +26,16 @@ class Answering:
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
         self._aliases: dict[int, int] = {}  # ids that were asked about -> whose end is awaited
+
+    def keeps(self, ask: Ask, asked: AwaitEnd) -> bool:
+        """Whether the end that is asked for is one that memory knows to be outstanding: then there
+        is nothing to do but to wait, and no turn for it."""
+        shard, serial = self._shard, asked.serial
+        ticket = shard.core.memory.hot.get(serial)
+        if ticket is None or ticket.state not in (PENDING, RUNNING) or ask.is_abandoned:
+            return False
+        shard.awaiting.setdefault(serial, []).append(ask)
+        return True
 
     def inquire(self, ask: Ask, asked: Inquiry, loaded: Loaded | None) -> None:
         """Answers, or sees to it that somebody will."""
@@ -114,3 +125,18 @@ class Answering:
         left = [ask for ask in awaiting.pop(serial, ()) if not ask.is_abandoned]
         if left:
             awaiting[serial] = left
+
+
+def stop_attempts(
+    shard: "ShardHost", stop: Callable[[int, int, str], None], asked: Command, verdict: Verdict
+) -> None:
+    """Attempts hear that they are to stop once that is durable, like any answer."""
+    requests = [record for record in verdict.records if type(record) is CancelRequested]
+    if not requests:
+        return
+
+    def told(_: Any, error: BaseException | None) -> None:
+        for request in requests if error is None else ():
+            stop(request.serial, request.fence, request.reason)
+
+    shard.hold(Ask(asked, then=told), None)

@@ -5,7 +5,6 @@ and its answer the core thread waits twice.
 """
 
 import threading
-from contextlib import suppress
 
 __all__ = ["Bell"]
 
@@ -25,8 +24,10 @@ class Bell(threading.Event):
     def set(self) -> None:
         if not self._is_rung:
             self._is_rung = True
-            with suppress(RuntimeError):  # two rang at once: the gate is open already
+            try:
                 self._gate.release()
+            except RuntimeError:
+                return  # two rang at once: the gate is open already
 
     def clear(self) -> None:
         # In this order: who rings in between leaves `is_rung` true, and the next wait is none.

@@ -96,6 +96,8 @@ class Written:
 
     def take_in(self) -> None:
         """All of it becomes part of memory, and is told of."""
+        if self._shard.written is not self or not self._shard.is_open:
+            return  # its memory was thrown away, and the journal is read anew
         if self._drafts:
             try:
                 self._apply()
@@ -141,6 +143,7 @@ class CallerFrames:
         self.runs_tickets = True
         self.near_ms = NEAR_MS
         self.own_threads: set[int | None] = set()  # of the core, the journals and the commits
+        self._begun: dict[Written, None] = {}  # what the core thread has not taken in, in order
         self.written = 0
         self._clock = clock
         self._is_called = is_called
@@ -198,6 +201,7 @@ class CallerFrames:
 
     def _write(self, written: Written, draft: Submitted, body: bytes) -> None:
         began_ms = self._clock.monotonic_ms()
+        self._begun[written] = None
         written.write(draft, body)
         ended_ms = self._clock.monotonic_ms()
         self.written += 1
@@ -212,6 +216,13 @@ class CallerFrames:
         """A pass begins; a caller who writes now is waited for."""
         if self.is_allowed:
             self._pen.acquire()
+
+    def take_in(self) -> None:
+        """First thing in a pass: what callers have written becomes part of memory."""
+        if self._begun:
+            begun, self._begun = self._begun, {}
+            for written in begun:
+                written.take_in()
 
     def give_pen(self) -> None:
         """It is over."""

@@ -64,11 +64,3 @@ class Dues:
     def try_again_at(self, mono_ms: int) -> None:
         """Nothing is to be done before that time on the monotonic clock."""
         self.wall_ms, self.mono_ms = NEVER_MS, mono_ms
-
-    def are_over(self, now_ms: int, mono_ms: int) -> bool:
-        """Whether the time has come."""
-        return now_ms >= self.wall_ms or mono_ms >= self.mono_ms
-
-    def wait_ms(self, now_ms: int, mono_ms: int) -> int:
-        """How long until then; not above 0: it has come."""
-        return min(self.wall_ms - now_ms, self.mono_ms - mono_ms)

@@ -189,7 +189,7 @@ class Host:
         """What was posted, on this thread: when the core thread is no more and nobody else is to
         take it."""
         with self._over:
-            self._take_in_written()  # what was posted may decide, and its records come after those
+            self.caller_frames.take_in()  # what was posted may decide: its records come after those
             while self._posted:
                 self._take_posted()
             conditions, self._conditions = self._conditions, []
@@ -253,7 +253,7 @@ class Host:
     def _pass(self) -> int:
         self._changed_bytes = None
         self._read_clocks()
-        self._take_in_written()
+        self.caller_frames.take_in()
         self.attempts.look_at_time(self.mono_ms)
         self._take_posted()
         self.take_outcomes()
@@ -278,11 +278,6 @@ class Host:
         self._check_conditions()
         return 0 if is_more or self._gives_way else self._wait_ms()
 
-    def _take_in_written(self) -> None:
-        for shard in self.shards:
-            if shard.is_open:
-                shard.written.take_in()
-
     def _let_go(self) -> bool:
         """What may leave leaves, the attempts first: who has an answer may want more, and they
         would wait for that. Whether anything left."""
@@ -302,8 +297,9 @@ class Host:
         began_ms = self.clock.monotonic_ms()
         lone = None if self._is_called else self.lone_frames.pick(self.shards, began_ms)
         if lone is None:
-            for shard in self.shards:
-                shard.hand_frame()
+            for shard in self.open_shards():
+                if shard.records:
+                    shard.hand_frame()
             return False
         self._let_go()  # nothing that is durable waits for the disk once more
         lone.hand_frame(is_here=True)

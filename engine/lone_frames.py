@@ -44,11 +44,13 @@ class LoneFrames:
         found: ShardHost | None = None
         is_quiet, is_alone = self.is_quiet(mono_ms), True
         for shard in shards:
-            if shard.has_frame:
+            if not shard.is_open:
+                continue
+            if shard.frame_in_flight:
+                is_alone, self._seen_ms = False, mono_ms
+            elif shard.records:
                 is_alone = is_alone and found is None
                 found = shard
-            elif shard.is_open and shard.frame_in_flight:
-                is_alone, self._seen_ms = False, mono_ms
         if found is None:
             return None
         self._seen_ms = mono_ms

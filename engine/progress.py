@@ -47,11 +47,13 @@ class ProgressBoard:
             ticket.progress = self.of(ticket.serial, ticket.fence, shard) or ticket.progress
         return answer
 
+    def has_any(self, shard: int) -> bool:
+        """Whether any of this shard waits to go along."""
+        return bool(self._latest[shard])
+
     def take(self, shard: int, records: Sequence[Record], mono_ms: int) -> list[Bookmark]:
         """What goes along with these records; first of the tickets that they are about."""
         latest = self._latest[shard]
-        if not latest:
-            return []
         with self._lock:
             named = {getattr(record, "serial", None) for record in records}
             serials: Iterable[int] = [serial for serial in latest if serial in named]

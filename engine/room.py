@@ -22,11 +22,12 @@ BOUNDED = (Submit, CancelMany, Bookmark)
 
 class Room:
     """Used by the core thread alone. `is_there`: for the largest turn; `is_full`: the disk is, so
-    that no spare can be made, or no checkpoint and memory holds as much as it may."""
+    that no spare can be made, or no checkpoint and memory holds as much as it may; `takes_starts`:
+    the one and not the other."""
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
-        self.is_there = self.is_full = False
+        self.is_there = self.is_full = self.takes_starts = False
         self.spare_in_flight = False
         self._lacks_spare = self._has_asked = False
         self._wanted_bytes = 0
@@ -43,6 +44,7 @@ class Room:
             # Not while nothing is written: whoever submits first would wait for the disk behind it.
             self._prepare_spare()
         self.is_full = (self._lacks_spare and not self.is_there) or self._is_stuck()
+        self.takes_starts = self.is_there and not self.is_full
         shard.core.has_room = not self.is_full
 
     def _is_stuck(self) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from parkade import limits
-from parkade.answering import Answering
+from parkade.answering import Answering, stop_attempts
 from parkade.arrivals import Arrivals, pass_over_damage
-from parkade.asks import Ask, Inquiry, Watch, Watched
+from parkade.asks import Ask, AwaitEnd, Inquiry, Watch, Watched
 from parkade.caller_frames import SubmitInterrupted, Written
 from parkade.checkpointing import Checkpointing
 from parkade.dues import Dues
@@ -30,24 +30,24 @@ from parkade.retention import Retention
 from parkade.room import BOUNDED, Room
 from parkade.shard.births import Kin, births_bytes
 from parkade.shard.commands import (
-    Command,
     Deliver,
     Loaded,
     Need,
+    Settle,
     Start,
     StartAlike,
     Submit,
     Verdict,
 )  # fmt: skip
-from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
-from parkade.store.record import CancelRequested, Record
+from parkade.store.record import Record
 from parkade.upkeep import Upkeep
 
 __all__ = ["ShardHost"]
 
 OPEN, RECOVERING, REFUSED, CLOSED = "open", "recovering", "refused", "closed"
+_STOP_NOBODY = (Submit, Start, StartAlike, Settle)
 
 
 class ShardHost:
@@ -58,6 +58,7 @@ class ShardHost:
         self.host = host
         self.io = io
         self.writer = writer
+        self.is_open = False
         self.status = CLOSED
         self.error: BaseException | None = None
         self.asks: deque[Ask] = deque()
@@ -84,6 +85,7 @@ class ShardHost:
     def install(self, opened: OpenShard) -> None:
         """Begins to serve what was opened or recovered."""
         self.core, self.journal = opened.core, opened.journal
+        self.placement = self.core.placement
         self.core.births.kin = self.kin
         self.store, self.reader = opened.store, opened.reader
         self.durable_lsn = self.core.lsn
@@ -123,12 +125,13 @@ class ShardHost:
         return was_open
 
     @property
-    def placement(self) -> Placement:
-        return self.core.placement
+    def status(self) -> str:
+        return self._status
 
-    @property
-    def is_open(self) -> bool:
-        return self.status == OPEN
+    @status.setter
+    def status(self, status: str) -> None:
+        self._status = status
+        self.is_open = status == OPEN  # asked of every shard in every pass
 
     @property
     def is_served(self) -> bool:
@@ -139,8 +142,10 @@ class ShardHost:
 
     def put(self, ask: Ask) -> None:
         """Takes an ask to be decided in its turn; a refused shard answers with its reason."""
+        if type(ask.asked) is AwaitEnd and self.is_open and self._answering.keeps(ask, ask.asked):
+            return
         self.is_stirred = True
-        if self.status in (REFUSED, CLOSED):
+        if not self.is_open and self.status in (REFUSED, CLOSED):
             self.fail_one(ask, self.refusal())
         elif type(ask.asked) in BOUNDED:
             self.submits.append(ask)
@@ -152,12 +157,13 @@ class ShardHost:
     def needs_turn(self) -> bool:
         """Whether anything has come in since the last turn, or is due. A shard at rest costs a pass
         next to nothing, so an answer of one does not wait for the others."""
-        return self.is_stirred or self.dues.are_over(self.host.now_ms, self.host.mono_ms)
+        host, dues = self.host, self.dues
+        return self.is_stirred or host.now_ms >= dues.wall_ms or host.mono_ms >= dues.mono_ms
 
     def turn(self) -> None:
         """One bounded piece of work."""
         self.is_stirred = False
-        if self.status == OPEN:
+        if self.is_open:
             self._work()
         elif self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
             self.recover()
@@ -167,19 +173,15 @@ class ShardHost:
         self.room.look()
         self.read_ahead.fire()
         self._decide_some()
-        if self.status != OPEN:
+        if not self.is_open:
             return
         has_ended = self.upkeep.step(has_due=has_due)
-        if self.status != OPEN:
+        if not self.is_open:
             return
         if self.records and not self.host.counts_ready:
             self.read_ahead.fire()  # what was submitted as due may start in this very pass
         if has_ended:
             self.dues.reckon(self)
-
-    @property
-    def takes_starts(self) -> bool:
-        return self.status == OPEN and self.room.is_there and not self.room.is_full
 
     @property
     def has_more(self) -> bool:
@@ -193,9 +195,10 @@ class ShardHost:
         """How long nothing is to be done, if nothing comes in; not above 0: there is more now."""
         if self.is_stirred:
             self.dues.reckon(self)
-        if self.upkeep.is_owed:
+        if self.upkeep.put_off:
             return 0
-        return self.dues.wait_ms(self.host.now_ms, self.host.mono_ms)
+        host, dues = self.host, self.dues
+        return min(dues.wall_ms - host.now_ms, dues.mono_ms - host.mono_ms)
 
     @property
     def has_undecided(self) -> bool:
@@ -246,7 +249,7 @@ class ShardHost:
                 if type(ask.asked) is Submit and self.gathering.takes(ask):
                     continue
                 self.decide(ask)
-                if self.status != OPEN:
+                if not self.is_open:
                     self.gathering.give_back()
                     return
         self.gathering.decide()
@@ -283,9 +286,9 @@ class ShardHost:
                 return
         host.decided(ask)
         self.apply(verdict, loaded, ask.size)
-        if self.status == OPEN:
-            if self.stop_attempt is not None and type(asked) is not Submit:
-                self._stop_attempts(self.stop_attempt, asked, verdict)
+        if self.is_open:
+            if self.stop_attempt is not None and type(asked) not in _STOP_NOBODY:
+                stop_attempts(self, self.stop_attempt, asked, verdict)
             self.hold(ask, verdict.answers)
         else:
             self.fail_one(ask, self.refusal())
@@ -298,7 +301,7 @@ class ShardHost:
         try:
             if loaded is not None:
                 self.core.adopt(loaded)
-            if self.progress is not None:
+            if self.progress is not None and self.progress.has_any(self.number):
                 records = self._with_progress(self.progress, records)
             apply_all(self.core, records, verdict)
         except Exception as error:
@@ -318,20 +321,6 @@ class ShardHost:
                 self.records_bytes += 4 * len(note.progress.message)
             lead += self.core.decide(note, host.now_ms, host.settled_ms).records
         return lead + records
-
-    def _stop_attempts(
-        self, stop: Callable[[int, int, str], None], asked: Command, verdict: Verdict
-    ) -> None:
-        """Attempts hear that they are to stop once that is durable, like any answer."""
-        requests = [record for record in verdict.records if type(record) is CancelRequested]
-        if not requests:
-            return
-
-        def told(_: Any, error: BaseException | None) -> None:
-            for request in requests if error is None else ():
-                stop(request.serial, request.fence, request.reason)
-
-        self.hold(Ask(asked, then=told), None)
 
     def hold(self, ask: Ask, value: Any) -> None:
         """Keeps an answer until all that it may depend on is durable."""
@@ -356,7 +345,7 @@ class ShardHost:
     @property
     def has_frame(self) -> bool:
         """Whether there is one to be written: the one before is durable."""
-        return self.status == OPEN and bool(self.records) and not self.frame_in_flight
+        return self.is_open and bool(self.records) and not self.frame_in_flight
 
     def hand_frame(self, *, is_here: bool = False) -> None:
         """One frame is in flight at a time; the next carries what has come since. `is_here`: it is
@@ -377,7 +366,7 @@ class ShardHost:
 
     def durable(self, lsn: int) -> None:
         """All up to there is. No turn follows, unless something has waited for this."""
-        if self.status != OPEN:
+        if not self.is_open:
             return
         self.frame_in_flight = False
         self.durable_lsn = lsn

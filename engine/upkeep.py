@@ -22,23 +22,18 @@ class Upkeep:
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
-        self._put_off = 0  # turns in a row
-
-    @property
-    def is_owed(self) -> bool:
-        """Whether it was put off: a turn is to follow, whatever comes in."""
-        return self._put_off > 0
+        self.put_off = 0  # turns in a row: a turn is to follow then, whatever comes in
 
     def step(self, *, has_due: bool = False) -> bool:
         """At the end of a turn of an open shard, which may be open no more afterwards; False: it is
         put off. `has_due`: a ticket may have become due in this turn, and start in this pass."""
         shard = self._shard
-        if self._put_off < PUT_OFF_TURNS_MAX and self._may_wait(has_due):
-            self._put_off += 1
+        if self.put_off < PUT_OFF_TURNS_MAX and self._may_wait(has_due):
+            self.put_off += 1
             shard.is_stirred = True
             shard.dues.pass_over()
             return False
-        self._put_off = 0
+        self.put_off = 0
         shard.load_waiting()
         self._hand_large_frame()  # somebody waits for it, and for nothing of the rest
         shard.read_ahead.ask()

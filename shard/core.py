@@ -17,6 +17,7 @@ from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import (
     AllSettled,
+    AllStarted,
     Bookmark,
     Cancel,
     CancelMany,
@@ -116,8 +117,10 @@ class Shard(Applying):
         view = View(self.memory, loaded)
         verdict = _DECIDERS[type(command)](self, view, command, now_ms, settled_ms)
         records = verdict.records
-        is_returned = type(verdict.answers) is AllSettled
-        if records and not (is_returned and self.births.is_unheard(view, records)):
+        kind = type(verdict.answers)
+        if not records or kind is AllStarted:
+            return verdict
+        if not (kind is AllSettled and self.births.is_unheard(view, records)):
             self.births.attach(view, records)
         return verdict
 

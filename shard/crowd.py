@@ -9,7 +9,7 @@ from bisect import bisect_left
 from parkade.shard.lane import RANK_MAX, SERIAL_MASK, Lane
 from parkade.shard.lanes import IN_HAND, Lanes
 
-__all__ = ["plain_ranks", "take_first"]
+__all__ = ["lone_fresh", "plain_ranks", "take_first"]
 
 
 def plain_ranks(
@@ -34,3 +34,11 @@ def take_first(lanes: Lanes, lane: Lane, count: int) -> None:
     lanes.total -= count
     lanes.changed.add(lane)
     lanes.note_hunger(lane)
+
+
+def lone_fresh(lanes: Lanes) -> Lane | None:
+    """The lane that `Lanes.take_fresh` would tell of, if it is the only one, and of one ticket."""
+    if lanes.fresh is None or lanes.fresh or lanes.passed or len(lanes.changed) != 1:
+        return None
+    (lane,) = lanes.changed
+    return lane if len(lane.window) == 1 else None

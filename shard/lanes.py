@@ -506,6 +506,11 @@ class Lanes:
         self.keys.gate = gate
         self.fresh = None
 
+    @property
+    def has_fresh(self) -> bool:
+        """Whether `take_fresh` would tell of any lane, as far as is known."""
+        return bool(self.changed or self.fresh is None or self.fresh)
+
     def take_fresh(self) -> Collection[Lane]:
         """The lanes whose head may have changed since the last time, empty ones too; all that have
         a head the first time."""

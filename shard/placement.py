@@ -140,7 +140,7 @@ class Placement(Horizon):
             limit -= 1
             if ticket is not None and is_due(ticket, now_ms) and ticket.serial not in seats:
                 self._line_up(ticket)
-        return self.expiries.take_due(settled_ms, 4096)
+        return self.expiries.take_due(settled_ms, 4096) if self.expiries.heap else []
 
     def _fire_parked(self, due_ms: int, serial: int) -> None:
         move = self.near.get(serial)

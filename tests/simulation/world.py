@@ -449,7 +449,7 @@ class World:
             return False
         if shelf.fail_commit is not no_failure or shelf.free_bytes < 1 << 40:
             return False
-        return all(host.is_open and host.takes_starts for host in self.hosts())
+        return all(host.is_open and host.room.takes_starts for host in self.hosts())
 
     def look(self) -> None:
         """After an action: what holds is checked as often as the run says."""

@@ -15,7 +15,6 @@ from parkade.lone_frames import ALONE_MS, COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
 def shard(records: int = 1, *, in_flight: bool = False, is_idle: bool = True) -> Any:
     return SimpleNamespace(
         records=[None] * records,
-        has_frame=records > 0 and not in_flight,
         frame_in_flight=in_flight,
         is_open=True,
         io=SimpleNamespace(is_idle=is_idle),
