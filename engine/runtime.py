@@ -60,6 +60,7 @@ _log = logging.getLogger("parkade.engine")
 _storage_log = logging.getLogger("parkade.storage")
 
 HOUSE_SEGMENTS_MAX = 4
+WRITERS_MAX = 2  # while one waits for the disk the other prepares what is written next
 # For a stop whose limits are spent, which would be enough on a sound disk: what is not in the store
 # by then is in the journal, and callbacks that come later are lost.
 CHECKPOINT_AT_STOP_MS = 2_000
@@ -251,12 +252,14 @@ class Runtime:
         make_io = self.drive.make_io
         self._make_births()
         self._house_io = make_io("parkade-house", self.host.post)
-        self.writer = Writer("parkade-writer", self.host.post)
+        count = min(WRITERS_MAX, self.shard_count)
+        self.writers = [Writer(f"parkade-writer-{n}", self.host.post) for n in range(count)]
         self.ios = [
             make_io(f"parkade-io-{n:03d}", self.host.post_for(n)) for n in range(self.shard_count)
         ]
         self.shards = [
-            ShardHost(n, self.host, self.ios[n], self.writer) for n in range(self.shard_count)
+            ShardHost(n, self.host, self.ios[n], self.writers[n % count])
+            for n in range(self.shard_count)
         ]
         self.host.shards = self.shards
         places = {"thread": options.threads, "loop": options.async_limit}
@@ -342,7 +345,7 @@ class Runtime:
     @property
     def workers(self) -> "Sequence[ShardIO | Writer]":
         """Those that work for the core, beside it."""
-        return (*self.ios, self.writer, self._house_io)
+        return (*self.ios, *self.writers, self._house_io)
 
     def _begin_admission(self) -> None:
         self.attempts.is_admitting = self.options.has_attempts and not self.attempts.is_stopping

@@ -86,6 +86,8 @@ class ShardHost:
         """Begins to serve what was opened or recovered."""
         self.core, self.journal = opened.core, opened.journal
         self.placement = self.core.placement
+        # What was submitted as due may start in the very pass, unless it is counted.
+        self.placement.seats_at_once = not self.host.counts_ready
         self.core.births.kin = self.kin
         self.store, self.reader = opened.store, opened.reader
         self.durable_lsn = self.core.lsn
@@ -178,8 +180,6 @@ class ShardHost:
         has_ended = self.upkeep.step(has_due=has_due)
         if not self.is_open:
             return
-        if self.records and not self.host.counts_ready:
-            self.read_ahead.fire()  # what was submitted as due may start in this very pass
         if has_ended:
             self.dues.reckon(self)
 

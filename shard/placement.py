@@ -76,8 +76,18 @@ class Placement(Horizon):
         self._refill_drops = 0
         self._has_caught_up = False
         self._coming: set[int] | None = None  # due since before the open, and not in memory yet
+        self.seats_at_once = True  # what is due as it enters is in its lane then
+        self._advanced_ms = NOWHERE
 
     # ------------------------------------------------------------------ what apply calls
+
+    def enter(self, ticket: Ticket) -> None:
+        """A hot ticket has become pending, or pending at another due. One that was due at the last
+        `advance` needs no timer, which the next would take out again."""
+        if ticket.due_ms <= self._advanced_ms and self.seats_at_once:
+            self._line_up(ticket)
+        else:
+            super().enter(ticket)
 
     def leave(self, ticket: Ticket) -> None:
         """A hot ticket is about to be pending no more, or at another due."""
@@ -109,8 +119,9 @@ class Placement(Horizon):
         self.enter(ticket)
 
     def relocate(self, ticket: Ticket) -> None:
-        """A ticket was met in its lane before its due: rule 8. It counts as changed."""
-        self.enter(self.memory.own(ticket))
+        """A ticket was met in its lane before its due: rule 8. It counts as changed. The clock was
+        set back since the last `advance`, so what was due then may not be."""
+        super().enter(self.memory.own(ticket))
 
     # ------------------------------------------------------------------ time
 
@@ -121,6 +132,7 @@ class Placement(Horizon):
         are wanted, or on their way to a row. Gives the serials that have expired by the settled
         clock. `next_wake` tells whether the limit left something.
         """
+        self._advanced_ms = now_ms
         self.clock_lag_ms = max(now_ms - settled_ms, 0)
         self.watch_clock(now_ms)
         hot, seats = self.memory.hot, self.lanes.seats

@@ -290,3 +290,44 @@ def test_to_know_that_a_lane_is_held_no_plan_is_made(monkeypatch: pytest.MonkeyP
     lanes = [("plain", f"t{number}", 0) for number in range(12)]
     assert all(admission.is_held(lane) for lane in lanes)
     assert not admission.is_held(("other", "t1", 0))
+
+
+def test_who_comes_alone_is_taken_as_among_others() -> None:
+    shards, admission = setting(threads=2)
+    shards[0].rig.submit(task="plain")
+    (first,) = take(admission, shards)  # the task is met, and is ranked
+    assert take(admission, shards) == [] and not admission.is_stirred
+    alone = shards[1].rig.submit(task="plain")
+    (pick,) = take(admission, shards)
+    assert (pick.shard, pick.serial, pick.kind, pick.is_plain) == (1, alone, "thread", True)
+    assert admission.used == {"thread": 2, "loop": 0}
+    waiting = shards[0].rig.submit(task="plain")
+    assert take(admission, shards) == []
+    admission.release(pick, NOW_MS)
+    assert [each.serial for each in take(admission, shards)] == [waiting]
+    admission.release(first, NOW_MS)
+    assert admission.used == {"thread": 1, "loop": 0}
+
+
+@pytest.mark.parametrize("hold", ["pause", "place", "handler", "suspect", "key"])
+def test_who_comes_alone_is_held_by_what_holds_others(hold: str) -> None:
+    shards, admission = setting(shards=1, threads=1)
+    rig = shards[0].rig
+    rig.submit(task="plain")
+    (first,) = take(admission, shards)
+    if hold != "place":
+        admission.release(first, NOW_MS)
+    assert take(admission, shards) == [] and not admission.is_stirred
+    if hold == "pause":
+        admission.guards.set_pause("task:plain", Pause(None), NOW_MS)
+    task = "nobody" if hold == "handler" else "plain"
+    key = "k" if hold == "key" else None
+    serial = rig.submit(task=task, key=key)
+    if hold == "suspect":
+        rig.core.hot[serial].is_suspect = True
+        admission.suspect_running = (0, first.serial)
+    if hold == "key":
+        (pick,) = take(admission, shards)
+        assert pick.serial == serial and not pick.is_plain
+        rig.submit(task=task, key=key)
+    assert take(admission, shards) == []

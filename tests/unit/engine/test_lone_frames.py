@@ -8,8 +8,10 @@ from typing import Any
 
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
+from parkade.asks import Ask, AwaitEnd
 from parkade.job import Job
 from parkade.lone_frames import ALONE_MS, COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
+from parkade.waiters import ThreadWaiter
 
 
 def shard(records: int = 1, *, in_flight: bool = False, is_idle: bool = True) -> Any:
@@ -111,3 +113,23 @@ def test_a_disk_that_is_slow_is_not_waited_for_again_for_a_while() -> None:
     frames.note(began_ms=0, ended_ms=SLOW_MS, has_company=False)
     assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS - 1) is None
     assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS) is lone
+
+
+def test_who_waits_for_an_end_that_is_outstanding_brings_no_turn(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        gate = threading.Event()
+        ticket = engine.task(name="wait")(lambda: gate.wait(PATIENCE_S)).submit()
+        when(engine, lambda runtime: len(runtime.executor.running()) == 1)
+        host, waiter = runtime_of(engine).host, ThreadWaiter()
+
+        def ask() -> tuple[bool, bool]:
+            (shard,) = (shard for shard in host.shards if shard.core.running)
+            (serial,) = shard.core.running
+            shard.is_stirred = False
+            shard.put(Ask(AwaitEnd(serial), waiter=waiter))
+            return shard.is_stirred, serial in shard.awaiting
+
+        assert host.call(ask) == (False, True)
+        gate.set()
+        assert waiter.wait(PATIENCE_S) and waiter.error is None
+        assert ticket.result("20s") is True

@@ -562,3 +562,27 @@ def test_a_lane_that_would_lose_its_head_at_once_is_not_refilled_in_vain() -> No
     assert [lane.key[0] for lane in rig.lanes()] == ["other"]
     rig.checked()
     assert run_all(rig) == [first, behind]
+
+
+def test_what_is_submitted_as_due_is_in_its_lane_at_once_and_needs_no_timer() -> None:
+    rig = Rig(WIDE)
+    rig.settle_down()
+    placement = rig.core.placement
+    serial, later = rig.submit(), rig.submit(1)
+    assert placement.where(serial) == "window" and placement.where(later) == "wheel"
+    assert list(placement.wheel.items()) == [(NOW_MS + 1, later)]
+    rig.checked()
+    placement.seats_at_once = False
+    assert placement.where(rig.submit()) == "wheel"
+    rig.checked()
+
+
+def test_who_is_met_before_its_due_has_a_timer_though_the_clock_had_been_further() -> None:
+    rig = Rig(WIDE)
+    rig.settle_down()
+    serial = rig.submit()
+    (lane,) = rig.lanes()
+    assert rig.core.placement.take_head(lane, lane.window[0], NOW_MS - 1) is None
+    assert rig.core.placement.where(serial) == "wheel"
+    rig.checked()
+    assert rig.advance() == [] and rig.pop_all() == [serial]
