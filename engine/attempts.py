@@ -134,8 +134,7 @@ class Attempts:
         """Starts what may start. The other two clocks None: they are like the wall clock."""
         if self._runner.is_loop_closed():
             self._runner.loop_lost()
-        if self._clock_held:
-            self._give_back_clock_held()
+        self._give_back_clock_held()
         if not self.is_admitting or not self.admission.has_places:
             return
         open_shards = [s for s in self._shards if s.is_open and s.room.takes_starts]

@@ -12,7 +12,9 @@ from lmdb import Transaction, _Database
 from parkade.store.entry import (
     BLOB_ENTRIES_MAX,
     COARSE,
+    COARSE_AHEAD_MS,
     ENTRY_BYTES,
+    FAR,
     FINE_AHEAD_MS,
     MIDDLE,
     MIDDLE_AHEAD_MS,
@@ -39,6 +41,8 @@ BUCKET_BYTES = 9  # of the key of a blob: its level and the start of its bucket
 PATROL_BLOBS = 256  # looked at per commit, by their keys alone
 
 Bucket = tuple[int, int]  # (level, start_ms)
+
+_AHEAD_MS = ((MIDDLE, FINE_AHEAD_MS), (COARSE, MIDDLE_AHEAD_MS), (FAR, COARSE_AHEAD_MS))
 
 
 @dataclass(slots=True)
@@ -123,7 +127,7 @@ class AgendaWriter:
 
     def refine(self, budget: int) -> bool:
         """Split buckets whose time is near, about `budget` entries of them; True: some are left."""
-        for level, ahead_ms in ((MIDDLE, FINE_AHEAD_MS), (COARSE, MIDDLE_AHEAD_MS)):
+        for level, ahead_ms in _AHEAD_MS:
             while (start_ms := self._first_start(level)) is not None:
                 if start_ms >= self._now_ms + ahead_ms:
                     break

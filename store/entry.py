@@ -10,7 +10,7 @@ An entry says that a pending ticket stands at a position, or that it has left it
 
 A blob is a run of sorted entries of one bucket, then a crc32 over its key and them. Its key:
 
-     0  1  level: 0 coarse, 1 middle, 2 fine
+     0  1  level: 3 far, 0 coarse, 1 middle, 2 fine
      1  8  start of the bucket, ms
      9  8  number of the blob: it makes the key unique, and says nothing else
     17  4  how many entries
@@ -29,10 +29,13 @@ from zlib import crc32
 __all__ = [
     "BLOB_ENTRIES_MAX",
     "COARSE",
+    "COARSE_AHEAD_MS",
     "ENTRY_BYTES",
     "EXPIRY",
+    "FAR",
     "FINE",
     "FINE_AHEAD_MS",
+    "LEVELS",
     "LEVEL_BITS",
     "MIDDLE",
     "MIDDLE_AHEAD_MS",
@@ -68,9 +71,11 @@ ENTRY_BYTES = 29
 POSITION_BYTES = 16
 SERIAL_MAX = (1 << 64) - 1
 
-COARSE, MIDDLE, FINE = 0, 1, 2
-LEVEL_BITS = (26, 22, 16)  # a bucket of a level spans 2^bits ms
+COARSE, MIDDLE, FINE, FAR = 0, 1, 2, 3
+LEVEL_BITS = (26, 22, 16, 30)  # a bucket of a level spans 2^bits ms
+LEVELS = (FAR, COARSE, MIDDLE, FINE)  # each splits into the next
 # A bucket is split before its start comes this near, and what is nearer is written finer at once.
+COARSE_AHEAD_MS = 1 << 30
 MIDDLE_AHEAD_MS = 1 << 26
 FINE_AHEAD_MS = 1 << 22
 
@@ -190,12 +195,19 @@ def cancel(entries: list[bytes]) -> list[bytes]:
 
 def cut_into_buckets(entries: list[bytes], now_ms: int) -> Iterator[tuple[int, int, list[bytes]]]:
     """(level, start_ms, entries) of each bucket that sorted entries belong to as of `now_ms`."""
-    fine_until = _ceil(now_ms + FINE_AHEAD_MS, LEVEL_BITS[MIDDLE])
-    middle_until = _ceil(now_ms + MIDDLE_AHEAD_MS, LEVEL_BITS[COARSE])
+    ends = (
+        (FINE, _ceil(now_ms + FINE_AHEAD_MS, LEVEL_BITS[MIDDLE])),
+        (MIDDLE, _ceil(now_ms + MIDDLE_AHEAD_MS, LEVEL_BITS[COARSE])),
+        (COARSE, _ceil(now_ms + COARSE_AHEAD_MS, LEVEL_BITS[FAR])),
+    )
     at = 0
     while at < len(entries):
         due_ms = int.from_bytes(entries[at][:8], "big")
-        level = FINE if due_ms < fine_until else MIDDLE if due_ms < middle_until else COARSE
+        level = FAR
+        for nearer, end_ms in ends:
+            if due_ms < end_ms:
+                level = nearer
+                break
         bits = LEVEL_BITS[level]
         start_ms = due_ms >> bits << bits
         end_ms = start_ms + (1 << bits)

@@ -15,8 +15,10 @@ from parkade.store.entry import (
     COARSE,
     ENTRY_BYTES,
     EXPIRY,
+    FAR,
     FINE,
     LEVEL_BITS,
+    LEVELS,
     MIDDLE,
     NEGATIVE,
     SERIAL_MAX,
@@ -170,9 +172,9 @@ class AgendaReader:
         """All entries of all levels, sorted and cancelled, about `want` at a time."""
         end_ms = 0
         while (start_ms := self._next_start(end_ms)) is not None:
-            end_ms = start_ms + (1 << LEVEL_BITS[COARSE])
+            end_ms = start_ms + (1 << LEVEL_BITS[FAR])
             after = (start_ms - 1, SERIAL_MAX) if start_ms else (0, 0)
-            for entries in self._slices(COARSE, start_ms, end_ms, after, want):
+            for entries in self._slices(FAR, start_ms, end_ms, after, want):
                 yield cancel(entries)
 
     def _net_entries(self, after: Position, stop_ms: int, limit: int) -> list[bytes]:
@@ -221,7 +223,7 @@ class AgendaReader:
         """Everything in a stretch of time, from `level` to the finest, sorted, not cancelled."""
         cursor = self._transaction.cursor(self._table)
         spans: list[Span] = []
-        for each in range(level, FINE + 1):
+        for each in LEVELS[LEVELS.index(level) :]:
             end = bucket_prefix(each, end_ms)
             if cursor.set_range(bucket_prefix(each, start_ms)):
                 for key, value in cursor.iternext():
@@ -237,7 +239,7 @@ class AgendaReader:
         """(level, start_ms) of the first bucket above the finest with room after a position."""
         due_ms = after[0] + (after[1] == SERIAL_MAX)
         found: list[tuple[int, int]] = []
-        for level in (COARSE, MIDDLE):
+        for level in (FAR, COARSE, MIDDLE):
             bits = LEVEL_BITS[level]
             start_ms = self._start_from(level, due_ms >> bits << bits)
             if start_ms is not None:
@@ -248,9 +250,9 @@ class AgendaReader:
         return level, start_ms
 
     def _next_start(self, start_ms: int) -> int | None:
-        """The first coarse stretch of time from `start_ms` on that has a blob of any level."""
-        bits = LEVEL_BITS[COARSE]
-        starts = [self._start_from(level, start_ms) for level in (COARSE, MIDDLE, FINE)]
+        """The first far stretch of time from `start_ms` on that has a blob of any level."""
+        bits = LEVEL_BITS[FAR]
+        starts = [self._start_from(level, start_ms) for level in LEVELS]
         return min((start >> bits << bits for start in starts if start is not None), default=None)
 
     def _start_from(self, level: int, start_ms: int) -> int | None:

@@ -9,7 +9,13 @@ from kit.parking import idle_batch, open_parked, sweep_all
 from parkade.store.agenda import AgendaWriter
 from parkade.store.batch import Batch, Commit
 from parkade.store.entry import (
+    COARSE,
+    COARSE_AHEAD_MS,
+    FAR,
+    FINE,
     FINE_AHEAD_MS,
+    LEVEL_BITS,
+    MIDDLE,
     MIDDLE_AHEAD_MS,
     NEGATIVE,
     SERIAL_MAX,
@@ -174,7 +180,7 @@ def test_many_small_commits_do_not_leave_many_blobs(tmp_path: Path) -> None:
 def test_adding_a_few_entries_to_many_buckets_reads_the_keys_of_none_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading a year of sleepers adds some to each of 470 buckets with each commit."""
+    """Loading a year of sleepers adds some to each of 60 buckets with each commit."""
     looks: list[int] = []
     keys_of = AgendaWriter._keys  # pyright: ignore[reportPrivateUsage]
 
@@ -183,7 +189,7 @@ def test_adding_a_few_entries_to_many_buckets_reads_the_keys_of_none_again(
         return keys_of(self, level, start_ms)
 
     monkeypatch.setattr(AgendaWriter, "_keys", counted)
-    far = [NOW + (day << 26) for day in range(10, 60)]
+    far = [NOW + (nth << LEVEL_BITS[FAR]) for nth in range(3, 53)]
     parked = open_parked(tmp_path / "store")
     looked: list[int] = []
     for number in range(1, 70):
@@ -203,7 +209,7 @@ def test_a_removal_finds_its_entry_though_the_clock_was_set_back_in_between(
     parked = open_parked(tmp_path / "store")
     commit(parked, [entry(NOW + 5, 1), entry(NOW + 6, 2)])
     commit(parked, [entry(NOW + 5, 1, NEGATIVE)], now_ms=NOW - 30 * DAY)
-    assert {level for level, *_ in blobs(parked)} == {0, 2}
+    assert {level for level, *_ in blobs(parked)} == {FAR, FINE}
     with parked.snapshot() as snapshot:
         assert snapshot.sweep((0, 0), NOW + 10, 10).entries == []
         assert snapshot.first_position((0, 0)) == (NOW + 6, 2)
@@ -319,12 +325,19 @@ def test_a_sweep_ends_at_its_very_millisecond(tmp_path: Path, border_ms: int, of
     assert swept.position == (until_ms, SERIAL_MAX)
 
 
-@pytest.mark.parametrize(("level", "ahead_ms"), [(0, MIDDLE_AHEAD_MS), (1, FINE_AHEAD_MS)])
+@pytest.mark.parametrize(
+    ("level", "finer", "ahead_ms"),
+    [
+        (FAR, COARSE, COARSE_AHEAD_MS),
+        (COARSE, MIDDLE, MIDDLE_AHEAD_MS),
+        (MIDDLE, FINE, FINE_AHEAD_MS),
+    ],
+)
 def test_a_bucket_is_left_alone_until_its_start_is_near_enough(
-    tmp_path: Path, level: int, ahead_ms: int
+    tmp_path: Path, level: int, finer: int, ahead_ms: int
 ) -> None:
     parked = open_parked(tmp_path / "store")
-    start_ms = NOW + 9 * DAY
+    start_ms = (NOW >> LEVEL_BITS[FAR]) + 3 << LEVEL_BITS[FAR]
     commit(parked, [entry(start_ms + 5, 1)], start_ms - ahead_ms)
     (before,) = blobs(parked)
     assert before.level == level
@@ -332,7 +345,7 @@ def test_a_bucket_is_left_alone_until_its_start_is_near_enough(
     assert blobs(parked) == [before]
     commit(parked, [], start_ms - ahead_ms + 1)
     (after,) = blobs(parked)
-    assert after.level == level + 1
+    assert after.level == finer
 
 
 def test_what_a_commit_touched_is_cleared_in_it_however_much_else_there_is(
@@ -342,7 +355,7 @@ def test_what_a_commit_touched_is_cleared_in_it_however_much_else_there_is(
     commit(parked, [entry(NOW + bucket * DAY, bucket) for bucket in range(9, 900)])
     commit(parked, [entry(NOW, 1)])
     commit(parked, [entry(NOW, 1, NEGATIVE)])
-    assert {blob.level for blob in blobs(parked)} == {0}
+    assert {blob.level for blob in blobs(parked)} == {COARSE, FAR}
 
 
 def test_the_patrol_goes_all_around_the_agenda(
@@ -354,9 +367,9 @@ def test_the_patrol_goes_all_around_the_agenda(
     with monkeypatch.context() as patch:
         patch.setattr("parkade.store.writer.TIDY_ENTRIES", 0)
         assert commit(parked, [entry(NOW, 1, NEGATIVE)]).has_upkeep
-    assert [blob.level for blob in blobs(parked)].count(2) == 2
+    assert [blob.level for blob in blobs(parked)].count(FINE) == 2
     parked.close()
     parked = open_parked(tmp_path / "store", is_new=False)
     for _ in range(2 * (891 // 256 + 1)):
         commit(parked, [])
-    assert {blob.level for blob in blobs(parked)} == {0}
+    assert {blob.level for blob in blobs(parked)} == {COARSE, FAR}

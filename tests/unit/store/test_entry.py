@@ -1,14 +1,16 @@
 """Entries and blobs as bytes: order, cancelling, buckets."""
 
-from itertools import permutations
+from itertools import chain, permutations
 from zlib import crc32
 
 import pytest
 
 from parkade.store.entry import (
     COARSE,
+    COARSE_AHEAD_MS,
     ENTRY_BYTES,
     EXPIRY,
+    FAR,
     FINE,
     FINE_AHEAD_MS,
     MIDDLE,
@@ -30,7 +32,7 @@ from parkade.store.entry import (
     unpack_entry,
 )
 
-MINUTE, HOUR, DAY = 1 << 16, 1 << 22, 1 << 26
+MINUTE, HOUR, DAY, FORTNIGHT = 1 << 16, 1 << 22, 1 << 26, 1 << 30
 
 
 def test_an_entry_is_29_bytes_that_are_written_down() -> None:
@@ -86,12 +88,14 @@ def test_a_mark_is_removed_by_the_removal_of_a_mark_only() -> None:
         (DAY * 10 + FINE_AHEAD_MS, MIDDLE),
         (DAY * 10 + MIDDLE_AHEAD_MS - 1, MIDDLE),
         (DAY * 10 + MIDDLE_AHEAD_MS, COARSE),
-        (DAY * 5000, COARSE),
+        (2 * FORTNIGHT - 1, COARSE),
+        (2 * FORTNIGHT, FAR),
+        (DAY * 5000, FAR),
     ],
 )
 def test_the_nearer_a_ticket_the_finer_its_bucket(due_ms: int, level: int) -> None:
     ((found, start_ms, entries),) = cut_into_buckets([pack_entry(due_ms, 1, 0, 0)], DAY * 10)
-    width = {COARSE: DAY, MIDDLE: HOUR, FINE: MINUTE}[level]
+    width = {FAR: FORTNIGHT, COARSE: DAY, MIDDLE: HOUR, FINE: MINUTE}[level]
     assert found == level
     assert start_ms % width == 0
     assert start_ms <= due_ms < start_ms + width
@@ -101,12 +105,15 @@ def test_the_nearer_a_ticket_the_finer_its_bucket(due_ms: int, level: int) -> No
 def test_a_bucket_that_is_due_to_be_split_takes_no_new_entries_at_its_level() -> None:
     """Else splitting a bucket could write into it."""
     for now_ms in (DAY * 10 - 1, DAY * 10, DAY * 10 + 1, DAY * 10 + HOUR + 1):
-        for due_ms in range(now_ms, now_ms + 3 * DAY, HOUR // 3):
+        near = range(now_ms, now_ms + 3 * DAY, HOUR // 3)
+        for due_ms in chain(near, range(now_ms, now_ms + 3 * FORTNIGHT, DAY // 3)):
             ((level, start_ms, _),) = cut_into_buckets([pack_entry(due_ms, 1, 0, 0)], now_ms)
             if level == MIDDLE:
                 assert start_ms >= now_ms + FINE_AHEAD_MS
             if level == COARSE:
                 assert start_ms >= now_ms + MIDDLE_AHEAD_MS
+            if level == FAR:
+                assert start_ms >= now_ms + COARSE_AHEAD_MS
 
 
 def test_sorted_entries_are_cut_at_the_borders_of_their_buckets() -> None:
