@@ -107,7 +107,11 @@ class Watched(ShardHost):
     def hand_frame(self, *, is_here: bool = False) -> None:
         if self.has_frame:
             first_lsn = self.core.lsn - len(self.records) + 1
-            assert self.journal.next_lsn == first_lsn, ("numbered otherwise", self.number, first_lsn)
+            assert self.journal.next_lsn == first_lsn, (
+                "numbered otherwise",
+                self.number,
+                first_lsn,
+            )
         super().hand_frame(is_here=is_here)
 
     def _release(self, ask: Ask, value: Any) -> None:
