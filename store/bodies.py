@@ -98,18 +98,21 @@ class PageFill:
         """The keys and rows to put in the place of these."""
         out_keys: list[bytes] = []
         out_rows: list[bytes] = []
+        beside = _NODE_HEAD + SERIAL_BYTES + CRC_BYTES + _NODE_POINTER + 1
         for key, row in zip(keys, rows, strict=True):
-            size = self._taken(SERIAL_BYTES, len(row) + CRC_BYTES)
-            if size <= self.room and len(row) <= self._whole_max:
-                self.room -= size
-            elif CUT_BYTES_MIN <= len(row) <= CUT_BYTES_MAX:
+            size_bytes = len(row)
+            taken = size_bytes + beside & -2
+            if taken <= self.room and size_bytes <= self._whole_max:
+                self.room -= taken
+            elif CUT_BYTES_MIN <= size_bytes <= CUT_BYTES_MAX:
                 pieces = self._pieces(row)
                 out_keys.append(key)
                 out_keys += rest_keys(key, len(pieces) - 1)
                 out_rows += pieces
                 continue
             else:
-                self.room = (self.room if size <= self.room else self._page) - size
+                taken = self._taken(SERIAL_BYTES, size_bytes + CRC_BYTES)
+                self.room = (self.room if taken <= self.room else self._page) - taken
             out_keys.append(key)
             out_rows.append(row)
         return out_keys, out_rows

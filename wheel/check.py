@@ -20,13 +20,14 @@ def check(wheel: Wheel) -> None:
 
 
 def _check_level(level: Level) -> None:
-    assert len(level.slots) == len(level.occupied) == SPAN_MS
+    assert len(level.occupied) == SPAN_MS
     occupied = level.occupied.count(1)
     assert level.occupied.count(0) == SPAN_MS - occupied, "an occupancy byte is 0 or 1"
-    assert level.slots.count(None) == SPAN_MS - occupied, "a free slot holds no bucket"
+    held = sum(len(chunk) - chunk.count(None) for chunk in level.chunks if chunk is not None)
+    assert held == occupied, "a free slot holds no bucket"
     serials = 0
     for at_ms, bucket in level.buckets():
-        assert level.slots[at_ms & SLOT_MASK] is bucket, (at_ms, level.start_ms)
+        assert level.bucket_of(at_ms & SLOT_MASK) is bucket, (at_ms, level.start_ms)
         assert level.start_ms <= at_ms < level.start_ms + SPAN_MS, (at_ms, level.start_ms)
         assert bucket, ("a bucket is never empty", at_ms)
         serials += len(bucket)

@@ -1,8 +1,10 @@
 """The wheel's one level: a window of 65,536 milliseconds, one slot for each.
 
 A slot holds the serials due at its millisecond, in the order they came, and exists as a list only
-while it holds some. Beside the slots lies one byte a slot, 1 where it is occupied: the next
-occupied slot is one search for a byte. The level knows serials and milliseconds, and no clock.
+while it holds some. Slots come in chunks, which are made when a timer needs them: all of them take
+half a megabyte, which a wheel that nothing is due in does without. Beside the slots lies one byte a
+slot, 1 where it is occupied: the next occupied slot is one search for a byte. The level knows
+serials and milliseconds, and no clock.
 """
 
 from collections import deque
@@ -15,12 +17,17 @@ SPAN_MS: Final = 65_536
 """How many milliseconds, and so slots, a level spans. A power of two: a slot is a mask away."""
 
 SLOT_MASK: Final = SPAN_MS - 1
+CHUNK_BITS: Final = 8
+CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
 
 Timer: TypeAlias = tuple[int, int]
 """(due in ms, serial)."""
 
 Bucket: TypeAlias = list[int] | deque[int]
 """The serials due at one millisecond, in order of insertion; never empty while it is kept."""
+
+Chunk: TypeAlias = list[Bucket | None]
+"""The slots of 256 milliseconds."""
 
 
 class Level:
@@ -32,15 +39,13 @@ class Level:
     bitmap on insert and on search, for 64 KiB a wheel.
     """
 
-    __slots__ = ("count", "occupied", "slots", "start_ms", "visits")
+    __slots__ = ("chunks", "count", "occupied", "start_ms", "visits")
 
     def __init__(self, start_ms: int) -> None:
         """An empty level whose window begins at start_ms."""
         self.start_ms = start_ms
-        self.count = 0
         self.visits = 0
-        self.slots: list[Bucket | None] = [None] * SPAN_MS
-        self.occupied = bytearray(SPAN_MS)
+        self.clear()
 
     def add(self, at_ms: int, serial: int) -> bool:
         """Keep the timer and say True; False, changing nothing, when at_ms is not in the window.
@@ -50,9 +55,10 @@ class Level:
         if not 0 <= at_ms - self.start_ms < SPAN_MS:
             return False
         slot = at_ms & SLOT_MASK
-        bucket = self.slots[slot]
+        chunk = self.chunks[slot >> CHUNK_BITS] or self._make_chunk(slot)
+        bucket = chunk[slot & CHUNK_MASK]
         if bucket is None:
-            self.slots[slot] = [serial]
+            chunk[slot & CHUNK_MASK] = [serial]
             self.occupied[slot] = 1
         else:
             bucket.append(serial)
@@ -64,7 +70,7 @@ class Level:
 
         Raises TypeError at the first due that is no integer.
         """
-        start_ms, slots, occupied = self.start_ms, self.slots, self.occupied
+        start_ms, chunks, occupied = self.start_ms, self.chunks, self.occupied
         kept = 0
         try:
             for at_ms, serial in timers:
@@ -72,9 +78,10 @@ class Level:
                     strays.append((index(at_ms), serial))
                     continue
                 slot = at_ms & SLOT_MASK
-                bucket = slots[slot]
+                chunk = chunks[slot >> CHUNK_BITS] or self._make_chunk(slot)
+                bucket = chunk[slot & CHUNK_MASK]
                 if bucket is None:
-                    slots[slot] = [serial]
+                    chunk[slot & CHUNK_MASK] = [serial]
                     occupied[slot] = 1
                 else:
                     bucket.append(serial)
@@ -87,8 +94,9 @@ class Level:
         if not 0 <= at_ms - self.start_ms < SPAN_MS:
             return False
         slot = at_ms & SLOT_MASK
-        assert self.slots[slot] is None, (at_ms, self.start_ms)
-        self.slots[slot] = bucket
+        chunk = self.chunks[slot >> CHUNK_BITS] or self._make_chunk(slot)
+        assert chunk[slot & CHUNK_MASK] is None, (at_ms, self.start_ms)
+        chunk[slot & CHUNK_MASK] = bucket
         self.occupied[slot] = 1
         self.count += len(bucket)
         self.visits += 1
@@ -108,12 +116,14 @@ class Level:
         """Move the timers due at or before until_ms to the end of due, until it has due_max."""
         if not self.count:
             return
-        slots, occupied, find = self.slots, self.occupied, self.occupied.find
+        chunks, occupied, find = self.chunks, self.occupied, self.occupied.find
         held, visits = len(due), 0
         for low, high, turn_ms in self._stretches(until_ms):
             slot = find(1, low, high)
             while slot >= 0 and len(due) < due_max:
-                bucket = slots[slot]
+                chunk, place = chunks[slot >> CHUNK_BITS], slot & CHUNK_MASK
+                assert chunk is not None, (slot, self.start_ms)
+                bucket = chunk[place]
                 assert bucket is not None, (slot, self.start_ms)
                 visits += 1
                 if len(bucket) == 1:
@@ -121,9 +131,9 @@ class Level:
                 elif len(bucket) <= due_max - len(due):
                     due.extend(zip(repeat(turn_ms + slot), bucket))
                 else:
-                    slots[slot] = take_front(turn_ms + slot, bucket, due, due_max)
+                    chunk[place] = take_front(turn_ms + slot, bucket, due, due_max)
                     break
-                slots[slot] = None
+                chunk[place] = None
                 occupied[slot] = 0
                 slot = find(1, slot + 1, high)
         self.count -= len(due) - held
@@ -134,16 +144,26 @@ class Level:
         for low, high, turn_ms in self._stretches(self.start_ms + SLOT_MASK):
             slot = self.occupied.find(1, low, high)
             while slot >= 0:
-                bucket = self.slots[slot]
-                assert bucket is not None, (slot, self.start_ms)
-                yield turn_ms + slot, bucket
+                yield turn_ms + slot, self.bucket_of(slot)
                 slot = self.occupied.find(1, slot + 1, high)
 
     def clear(self) -> None:
         """Forget every timer; the window stays where it is."""
         self.count = 0
-        self.slots = [None] * SPAN_MS
+        self.chunks: list[Chunk | None] = [None] * (SPAN_MS >> CHUNK_BITS)
         self.occupied = bytearray(SPAN_MS)
+
+    def bucket_of(self, slot: int) -> Bucket:
+        """The bucket of a slot that is occupied."""
+        chunk = self.chunks[slot >> CHUNK_BITS]
+        bucket = None if chunk is None else chunk[slot & CHUNK_MASK]
+        assert bucket is not None, (slot, self.start_ms)
+        return bucket
+
+    def _make_chunk(self, slot: int) -> Chunk:
+        chunk: Chunk = [None] * (CHUNK_MASK + 1)
+        self.chunks[slot >> CHUNK_BITS] = chunk
+        return chunk
 
     def _stretches(self, until_ms: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """The slots from the window's start to until_ms, as (low, high, ms of slot 0) twice.

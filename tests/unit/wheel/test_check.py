@@ -20,7 +20,7 @@ def mark_with_a_strange_byte(wheel: Wheel) -> None:
 
 
 def empty_a_bucket(wheel: Wheel) -> None:
-    wheel.level.slots[5] = []
+    wheel.level._make_chunk(5)[5] = []
     wheel.level.count -= 1
 
 

@@ -88,8 +88,9 @@ def test_taking_with_no_room_takes_nothing() -> None:
 
 def test_a_free_slot_holds_no_bucket() -> None:
     level = Level(0)
-    assert level.slots.count(None) == SPAN_MS
+    assert level.chunks.count(None) == len(level.chunks)
     level.add(5, 1)
-    assert level.slots.count(None) == SPAN_MS - 1
+    assert level.bucket_of(5) == [1]
     take_all(level, 5)
-    assert level.slots.count(None) == SPAN_MS
+    (chunk,) = filter(None, level.chunks)
+    assert not any(chunk)
