@@ -11,6 +11,8 @@ with engine:
     resize.options(delay="10m").submit("cat.png")
 """
 
+from typing import TYPE_CHECKING, Any
+
 from parkade.attempt import Attempt, current_attempt
 from parkade.calls import Call
 from parkade.clock import Clock
@@ -53,7 +55,6 @@ from parkade.errors import (
 from parkade.events import Event, EventKind
 from parkade.outcome import Outcome
 from parkade.policies import Backoff, Breaker, Limit, RetryPolicy, Secret
-from parkade.reader import Reader, open_readonly
 from parkade.subscription import Subscription
 from parkade.tasks import AsyncTask, SyncTask, Task, Tasks
 from parkade.ticket import Ticket
@@ -83,6 +84,9 @@ from parkade.views import (
     TicketInfo,
     Why,
 )
+
+if TYPE_CHECKING:
+    from parkade.reader import Reader, open_readonly
 
 __all__ = [
     "Ambiguous",
@@ -162,3 +166,11 @@ __all__ = [
     "current_attempt",
     "open_readonly",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Reader", "open_readonly"):  # an application that runs tickets wants neither
+        from parkade import reader
+
+        return getattr(reader, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

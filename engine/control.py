@@ -17,7 +17,6 @@ import selectors
 import socket
 import stat
 import struct
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -146,7 +145,7 @@ class ControlServer:
     def __init__(self, path: str | os.PathLike[str], handlers: Mapping[str, Handler]) -> None:
         self.path = Path(path)
         self.answered = 0
-        self._handlers = dict(handlers)
+        self._handlers = handlers
         self._selector = selectors.DefaultSelector()
         self._peers: dict[int, _Peer] = {}  # by descriptor, the longest silent first
         self._ready: dict[int, _Peer] = {}  # those with a whole request and no answer under way
@@ -483,6 +482,8 @@ def short_name(path: Path) -> Generator[str, None, None]:
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
         yield str(path)
         return
+    import tempfile
+
     for base in (None, "/tmp"):
         with tempfile.TemporaryDirectory(prefix="pk-", dir=base) as private:
             link = Path(private) / "d"

@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import logging
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -26,7 +25,6 @@ from parkade.callbacks import Listener
 from parkade.calls import Call
 from parkade.checks import check_choice, check_count, refuse
 from parkade.clock import Clock, SystemClock
-from parkade.control_desk import control_handlers
 from parkade.dead import DeadLetters
 from parkade.desk import Desk
 from parkade.directory import own_directory
@@ -34,6 +32,7 @@ from parkade.durations import Duration, parse_duration_ms
 from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
 from parkade.events import Event, EventKind, named_kinds
 from parkade.handles import Handles
+from parkade.late_handlers import LateHandlers
 from parkade.limits import SHARDS_MAX, SUBMIT_CHUNK
 from parkade.looking import Looking
 from parkade.options import check_index_tags
@@ -234,7 +233,7 @@ class Engine(Looking):
             runtime.start()
             self._submitting = Submitting(desk)
             if runtime.drive.has_threads:
-                desk.serve(control_handlers(self))
+                desk.serve(LateHandlers(self))
                 remark_on_open(runtime, self)
         except BaseException:
             runtime.abandon()
@@ -246,6 +245,8 @@ class Engine(Looking):
         """The directory to open: a temporary one for what is to survive nothing."""
         if not self._options.is_temporary:
             return self.path
+        import tempfile
+
         place = tempfile.mkdtemp(prefix="parkade-")
         # Also at the end of the interpreter: but not of a fork's, which has the same engine.
         self._temporary_place = weakref.finalize(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import finding, scanning
 from parkade.asking import check_not_on_loop
-from parkade.backing_up import back_up
 from parkade.cancelling import acancel_all, cancel_all, cancelling
 from parkade.desk import Desk
 from parkade.durations import Duration
@@ -163,6 +162,8 @@ class Looking(Tasks):
 
         def ask(name: str, **args: Any) -> Any:
             return HOLD_CALLS[name](engine, args)
+
+        from parkade.backing_up import back_up
 
         back_up(source, target, ask)
 

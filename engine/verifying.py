@@ -20,7 +20,7 @@ from parkade.keeping import COUNTED
 from parkade.onlooker import Onlooker
 from parkade.opening import records_of, shard_directory
 from parkade.reader import existing_manifest
-from parkade.shard import check
+from parkade.shard.check import check
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import HistoryDamage, decode_attempt
 from parkade.shard.retry import expiry_of

@@ -3,7 +3,6 @@
 Pure text; it knows nothing of tickets.
 """
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = [
@@ -66,6 +65,8 @@ def count_text(count: int) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a misspelt one was most likely meant to be, if any is near."""
+    import difflib
+
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 

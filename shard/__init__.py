@@ -4,7 +4,6 @@ if __name__ != "parkade.shard":  # pragma: no cover
     raise ImportError("import parkade.shard: the folder name is not the module name")
 
 from parkade.shard.bounds import Bounds
-from parkade.shard.check import check
 from parkade.shard.core import ENTRY_AGENDA, ENTRY_LANE, ENTRY_WAITS, Shard
 from parkade.shard.generation import Cut, Generation, LaneMove
 from parkade.shard.history import AttemptRow, attempts_of, decode_attempt, encode_attempt
@@ -55,7 +54,6 @@ __all__ = [
     "SweptEntry",
     "Unread",
     "attempts_of",
-    "check",
     "decode_attempt",
     "decode_lane",
     "encode_attempt",

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import os
 import resource
-import shutil
 import stat
 import sys
 from collections.abc import Sequence
@@ -293,6 +292,8 @@ class RealDisk(Disk):
             if os.path.islink(path):
                 os.unlink(path)  # what it leads to is not of this tree
             else:
+                import shutil
+
                 shutil.rmtree(path)
 
     def free_space(self, path: str) -> int:

@@ -19,6 +19,7 @@ SPAN_MS: Final = 65_536
 SLOT_MASK: Final = SPAN_MS - 1
 CHUNK_BITS: Final = 8
 CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
+CHUNKS: Final = SPAN_MS >> CHUNK_BITS
 
 Timer: TypeAlias = tuple[int, int]
 """(due in ms, serial)."""
@@ -45,6 +46,7 @@ class Level:
         """An empty level whose window begins at start_ms."""
         self.start_ms = start_ms
         self.visits = 0
+        self.chunks: list[Chunk | None]
         self.clear()
 
     def add(self, at_ms: int, serial: int) -> bool:
@@ -136,8 +138,11 @@ class Level:
                 chunk[place] = None
                 occupied[slot] = 0
                 slot = find(1, slot + 1, high)
+            self._let_go(low, high)
         self.count -= len(due) - held
         self.visits += visits
+        if not self.count:
+            self.chunks = [None] * CHUNKS
 
     def buckets(self) -> Iterator[tuple[int, Bucket]]:
         """Each occupied millisecond with its serials, in due order."""
@@ -150,7 +155,7 @@ class Level:
     def clear(self) -> None:
         """Forget every timer; the window stays where it is."""
         self.count = 0
-        self.chunks: list[Chunk | None] = [None] * (SPAN_MS >> CHUNK_BITS)
+        self.chunks = [None] * CHUNKS
         self.occupied = bytearray(SPAN_MS)
 
     def bucket_of(self, slot: int) -> Bucket:
@@ -159,6 +164,13 @@ class Level:
         bucket = None if chunk is None else chunk[slot & CHUNK_MASK]
         assert bucket is not None, (slot, self.start_ms)
         return bucket
+
+    def _let_go(self, low: int, high: int) -> None:
+        """Forgets the chunks that end between two slots, and hold nothing."""
+        for number in range(low >> CHUNK_BITS, high >> CHUNK_BITS):
+            first = number << CHUNK_BITS
+            if self.occupied.find(1, first, first + CHUNK_MASK + 1) < 0:
+                self.chunks[number] = None
 
     def _make_chunk(self, slot: int) -> Chunk:
         chunk: Chunk = [None] * (CHUNK_MASK + 1)

@@ -18,8 +18,8 @@ from parkade.shard import (
     Refilled,
     Shard,
     attempts_of,
-    check,
 )
+from parkade.shard.check import check
 from parkade.shard.commands import (
     AllCreated,
     AllSettled,

@@ -15,7 +15,8 @@ import msgspec
 from kit.model import DEAD, DONE, PENDING, RUNNING, Entry, Model
 from kit.store_image import StoreImage
 from kit.traffic import Traffic
-from parkade.shard import Shard, Unread, check, is_taken, unique_name_of
+from parkade.shard import Shard, Unread, is_taken, unique_name_of
+from parkade.shard.check import check
 from parkade.shard.commands import (
     CONFLICT_REPLACE,
     CONFLICT_RETURN,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.rig import NOW_MS, SMALL, Rig
-from parkade.shard import check
+from parkade.shard.check import check
 from parkade.store.record import (
     Bookmarked,
     BreakerSet,

@@ -92,5 +92,14 @@ def test_a_free_slot_holds_no_bucket() -> None:
     level.add(5, 1)
     assert level.bucket_of(5) == [1]
     take_all(level, 5)
-    (chunk,) = filter(None, level.chunks)
-    assert not any(chunk)
+    assert level.chunks.count(None) == len(level.chunks)
+
+
+def test_a_chunk_of_slots_is_there_as_long_as_one_of_them_holds_a_bucket() -> None:
+    level = Level(0)
+    for at_ms in (5, 200, 300, 40_000):
+        level.add(at_ms, at_ms)
+    made = len(level.chunks) - level.chunks.count(None)
+    assert take_all(level, 255) == [(5, 5), (200, 200)]
+    assert (made, len(level.chunks) - level.chunks.count(None)) == (3, 2)
+    assert [bucket for _, bucket in level.buckets()] == [[300], [40_000]]
