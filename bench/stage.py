@@ -87,11 +87,6 @@ class Stage:
         kept = sum(counts[DONE] for core in cores for counts in core.by_task.values())
         return kept + sum(core.done_forgotten for core in cores)
 
-    def done_of(self, task: str) -> int:
-        """How many of one task are done."""
-        counted = (shard.core.by_task.get(task) for shard in self.host.shards)
-        return sum(counts[DONE] for counts in counted if counts is not None)
-
     def await_done(self, count: int) -> None:
         """Returns when so many tickets are done and it is on disk."""
         shards = self.host.shards

@@ -257,7 +257,8 @@ class Placement(Horizon):
             lane.is_refilling, lane.asked_edge = True, lane.edge
             lane.read_at = self.memory.completed_commit
             self.refills_out += 1
-            asks.append(RefillAsk(lane.number, unpack(lane.edge), room_of(lanes, lane)))
+            count = min(room_of(lanes, lane), lanes.bounds.refill_max)
+            asks.append(RefillAsk(lane.number, unpack(lane.edge), count))
         return asks
 
     def _catch_up(self, now_ms: int) -> bool:

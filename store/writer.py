@@ -17,6 +17,7 @@ from lmdb import Transaction, _Database
 from parkade.store.agenda import AgendaWriter, Upkeep
 from parkade.store.batch import Batch
 from parkade.store.bodies import CUT_BYTES_MIN, PageFill, cut_count, is_cut, rest_keys
+from parkade.store.breath import in_breaths
 from parkade.store.entry import EXPIRY
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
@@ -248,19 +249,19 @@ def _put_sorted(
         return 0
     cursor = transaction.cursor(table)
     split = bisect_left(keys, bytes(cursor.key()) + b"\0") if cursor.last() else 0
-    if split:
-        cursor.putmulti(zip(keys[:split], rows[:split], strict=True))
-        cursor.putmulti(zip(keys[split:], rows[split:], strict=True), append=True)
-    else:
-        cursor.putmulti(zip(keys, rows, strict=True), append=True)
+    for part in in_breaths(zip(keys[:split], rows[:split], strict=True)):
+        cursor.putmulti(part)
+    for part in in_breaths(zip(keys[split:], rows[split:], strict=True)):
+        cursor.putmulti(part, append=True)
     return sum(map(len, rows))
 
 
 def _delete_keys(
     transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes]
 ) -> None:
-    for key in keys:
-        transaction.delete(key, db=table)
+    for part in in_breaths(keys):
+        for key in part:
+            transaction.delete(key, db=table)
 
 
 def _delete_bodies(
@@ -315,7 +316,8 @@ def _leave_lanes(
         lane_rows[lane_number] -= 1
         return True
 
-    removals += [entry for entry in batch.leaves if not has_left(entry)]
+    for part in in_breaths(batch.leaves):
+        removals += [entry for entry in part if not has_left(entry)]
     has_waits = transaction.stat(tables.waits)["entries"] > 0
     for key, entry in batch.keyed_leaves:
         if not has_left(entry) and not (
@@ -528,9 +530,10 @@ def _put_buckets(
 
 def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:
     """Serials under their prefixes; they come in order, so most go to the end of their prefix."""
-    for entry in sorted(batch.index_deletes):
-        split = len(entry) - INDEX_SERIAL_BYTES
-        transaction.delete(entry[:split], entry[split:], db=tables.indexes)
+    for gone in in_breaths(sorted(batch.index_deletes)):
+        for entry in gone:
+            split = len(entry) - INDEX_SERIAL_BYTES
+            transaction.delete(entry[:split], entry[split:], db=tables.indexes)
     runs = {prefix: [*serials] for prefix, serials in batch.index_runs.items()}
     for entry in batch.index_puts:
         runs.setdefault(entry[:-INDEX_SERIAL_BYTES], []).append(entry[-INDEX_SERIAL_BYTES:])
@@ -541,8 +544,10 @@ def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch
         if split >= APPENDED_MIN:
             last = bytes(cursor.value()) if cursor.set_key(prefix) and cursor.last_dup() else b""
             split = bisect_left(serials, last + b"\0") if last else 0
-        cursor.putmulti(zip(repeat(prefix), serials[:split]))
-        cursor.putmulti(zip(repeat(prefix), serials[split:]), append=True)
+        for part in in_breaths(zip(repeat(prefix), serials[:split])):
+            cursor.putmulti(part)
+        for part in in_breaths(zip(repeat(prefix), serials[split:])):
+            cursor.putmulti(part, append=True)
 
 
 def _write_outbox(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:

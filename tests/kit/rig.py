@@ -62,6 +62,7 @@ SMALL = Bounds(
     waits_window=1,
     queues_max=3,
     waiting_max=4,
+    refill_max=3,
     payload_cache_bytes_max=64,
     plain_ahead_ms=4_000,
 )

@@ -63,6 +63,7 @@ BOUNDS = Bounds(
     waits_window=1,
     queues_max=3,
     waiting_max=4,
+    refill_max=2,
     payload_cache_bytes_max=64,
     plain_ahead_ms=1_500,
     outbox_max=3,

@@ -528,6 +528,21 @@ def test_where_nothing_is_read_on_each_lane_still_reads_its_rows_once_between_tw
         assert rig.pop_all() == crowd[at : at + 2]
 
 
+def test_a_window_is_filled_again_in_pieces_so_that_frames_wait_for_none_of_them_long() -> None:
+    rig = Rig(Bounds())
+    serials = [rig.submit() for _ in range(2_000)]
+    rig.settle_down()
+    rig.checkpoint()
+    assert rig.pop_all() == serials[:1_024]
+    for at in range(1_024, 2_000, 128):
+        (ask,) = rig.core.placement.want_refills(rig.now_ms)
+        assert ask.limit == 128
+        result = rig.store.refill(ask)
+        assert rig.core.placement.refilled(result, rig.now_ms)
+        assert rig.pop_all() == serials[at : at + 128]
+    rig.checked()
+
+
 def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
     assert Bounds() == Bounds(
         65_000,
@@ -544,6 +559,7 @@ def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
         64,
         10_000,
         10_000,
+        128,
         600_000,
     )
 
