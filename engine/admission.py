@@ -165,7 +165,7 @@ class Admission:
         ticket = owner.placement.memory.hot[rank & SERIAL_MASK]
         if ticket.key is not None or ticket.is_suspect or not guards.is_plain(plan):
             return None
-        if guards.task_hold(plan, now_ms, mono_ms) is not None:
+        if guards.pauses and guards.task_hold(plan, now_ms, mono_ms) is not None:
             return None
         serial = owner.placement.take_head(lane, rank, now_ms)
         if serial is None:

@@ -9,6 +9,7 @@ Leases and heartbeats; Cancelling).
 import heapq
 from collections.abc import Sequence
 from itertools import count, groupby
+from operator import attrgetter
 
 from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
@@ -17,6 +18,8 @@ __all__ = ["STOP_GRACE_MS", "Deadlines"]
 
 STOP_GRACE_MS = 5_000
 """How long an attempt that was asked to stop may take until it is given up."""
+
+_task_of = attrgetter("job.task")
 
 LIVENESS_MS = 10_000  # how often what runs under an automatic lease is looked at
 HEAP_SPARE = 256  # entries of attempts that have ended; with more, they are cleared
@@ -33,8 +36,9 @@ class Deadlines:
 
     def begin(self, runs: Sequence[Run], now_ms: int) -> None:
         """They are sent to their places now, and their leases begin."""
-        for task, listed in groupby(runs, lambda run: run.job.task):
-            lease_ms, is_unbound = task.lease_ms, task.lease_ms is None and task.timeout_ms is None
+        for task, listed in groupby(runs, _task_of):
+            lease_ms = task.lease_ms
+            is_unbound = lease_ms is None and task.timeout_ms is None
             for run in listed:
                 if is_unbound and run.job.ticket.options is None:
                     continue

@@ -148,7 +148,7 @@ class Horizon:
     def watch_clock(self, now_ms: int) -> None:
         if self.horizon >> SERIAL_BITS > now_ms + 2 * self.bounds.horizon_ms:
             self.reanchor(now_ms)
-        elif self.wheel.start_ms > now_ms + 1_000:
+        elif self.wheel.level.start_ms > now_ms + 1_000:
             self.wheel.reanchor(now_ms)
         if len(self.wheel) > self.bounds.wheel_max * 5 // 4:
             self.trim()

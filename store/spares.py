@@ -62,9 +62,10 @@ class Spare:
     path: str
     size_bytes: int
 
-    def has_room(self, body_bytes: int) -> bool:
-        """Whether such a frame fits, and a covering frame behind it."""
-        return HEADER_BYTES + frame_bytes(body_bytes) + HEAD_BYTES <= self.size_bytes
+    @staticmethod
+    def bytes_for(body_bytes: int) -> int:
+        """The least that takes such a frame, and a covering frame behind it."""
+        return HEADER_BYTES + frame_bytes(body_bytes) + HEAD_BYTES
 
 
 class SparePool:
@@ -108,7 +109,8 @@ class SparePool:
 
     def has_room(self, body_bytes: int) -> bool:
         """Whether some spare takes such a frame."""
-        return any(spare.has_room(body_bytes) for spare in self._spares)
+        needed_bytes = Spare.bytes_for(body_bytes)
+        return any(spare.size_bytes >= needed_bytes for spare in self._spares)
 
     def room_bytes(self) -> int:
         """The size of the largest spare, 0 without one."""
@@ -116,7 +118,8 @@ class SparePool:
 
     def take(self, body_bytes: int) -> Spare | None:
         """The smallest spare that takes such a frame, no longer in the pool."""
-        fitting = [spare for spare in self._spares if spare.has_room(body_bytes)]
+        needed_bytes = Spare.bytes_for(body_bytes)
+        fitting = [spare for spare in self._spares if spare.size_bytes >= needed_bytes]
         if not fitting:
             return None
         spare = min(fitting, key=lambda each: each.size_bytes)
