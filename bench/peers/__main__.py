@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return result
 
     with ended_by_signals(), contextlib.ExitStack() as stack:
-        prepare(asking, results, peers, stack)
+        prepare(asking, results, peers, stack, is_small=given.small)
         print(f"writing {file}", file=sys.stderr, flush=True)
         effort = SMALLEST if given.small else BRIEF
         for run in range(sizes.runs):
@@ -128,9 +128,15 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare(
-    asking: Asking, results: Results, peers: Sequence[Peer], stack: contextlib.ExitStack
+    asking: Asking,
+    results: Results,
+    peers: Sequence[Peer],
+    stack: contextlib.ExitStack,
+    *,
+    is_small: bool,
 ) -> None:
-    """Makes the environments, and the server if somebody needs it; says whom it cannot have."""
+    """Makes the environments, and the server if somebody needs it; says whom it cannot have.
+    `is_small`: parkade is not installed anew for what nobody quotes."""
     reason = ""
     if any(not peer.is_embedded for peer in peers):
         try:
@@ -145,7 +151,8 @@ def prepare(
         try:
             if not peer.is_embedded and asking.server is None:
                 raise Unavailable(reason)
-            asking.pythons[peer.name] = python_of(peer)
+            is_here = is_small and peer.name == OURS
+            asking.pythons[peer.name] = Path(sys.executable) if is_here else python_of(peer)
         except Unavailable as lack:
             results.skipped[peer.name] = str(lack)
             print(f"  skipped {peer.name}: {lack}", file=sys.stderr, flush=True)
