@@ -361,7 +361,8 @@ class Journal:
             self._mark_goes_on(run.parts[-1])
         for scan in run.spent:
             self._disk.unlink(scan.path)
-        self._sync_directory()
+        if run.spent:
+            self._sync_directory()
         for part in run.parts:
             used = part.frames[-1].end - HEADER_BYTES
             size = part.frames[-1].end if part is run.parts[-1] else part.scan.size_bytes

@@ -210,6 +210,23 @@ def test_a_clean_close_leaves_a_spare_for_the_next_open_where_none_was_made() ->
     assert disk.counts["preallocate"] == before
 
 
+@pytest.mark.parametrize(("frames", "synced"), [(30, 1), (2, 2)])
+def test_an_open_behind_a_clean_close_reads_and_syncs_little(frames: int, synced: int) -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, is_new=True)
+    append_all(journal, [body(number) for number in range(frames)])
+    journal.drop_through(frames)
+    journal.close(clean=True, stored_lsn=frames)
+    (segment,) = segment_paths(disk)
+    assert len(disk.image()[segment]) <= SMALL.left_bytes_max + HEAD_BYTES
+    before = disk.counts.copy()
+    open_journal(disk, store_lsn=frames, seed=1)
+    calls = disk.counts - before
+    # The header, and the last frames where there are any; names twice, and once for what goes.
+    assert (calls["fdatasync"], calls["fsync_directory"]) == (synced, 3)
+    assert calls["preallocate"] == calls["ftruncate"] == 0
+
+
 def test_a_segment_with_room_for_two_turns_needs_no_spare() -> None:
     disk = FakeDisk()
     journal = open_journal(disk, is_new=True, sizing=replace(SMALL, reserve_bytes=200))
