@@ -40,6 +40,8 @@ MS_MAX = (1 << 63) - 1
 _PLAIN = Struct(">QQQIx")
 _MARK = Struct(">QQ13x")
 
+STRETCH_MS = 1 << LEVEL_BITS[COARSE]  # of time that a walk takes at once
+
 Span = tuple[memoryview, int, int]  # a run of entries, and which of them: [first, end)
 
 
@@ -102,6 +104,19 @@ def take_slices(spans: list[Span], want: int) -> Iterator[list[bytes]]:
         spans = rest
 
 
+def part_at(spans: list[Span], key: bytes) -> tuple[list[Span], list[Span]]:
+    """The parts of spans below a key, and the rest of them."""
+    below: list[Span] = []
+    rest: list[Span] = []
+    for run, first, end in spans:
+        stop = min(end, rank(run, key, first))
+        if stop > first:
+            below.append((run, first, stop))
+        if stop < end:
+            rest.append((run, stop, end))
+    return below, rest
+
+
 def clip(run: memoryview, start_ms: int, end_ms: int, after: Position, stop_ms: int) -> Span:
     """The part of a run after a position and before `stop_ms`. All of the run lies between
     `start_ms` and `end_ms`, so most runs need no look inside."""
@@ -162,7 +177,7 @@ class AgendaReader:
                 return None
             level, start_ms = unsplit
             end_ms = start_ms + (1 << LEVEL_BITS[level])
-            for entries in self._slices(level, start_ms, end_ms, after, 4096):
+            for entries in take_slices(self._spans(level, start_ms, end_ms, after), 4096):
                 for entry in cancel(entries):
                     if not entry[28] & NEGATIVE:
                         return position_of(entry)
@@ -174,8 +189,12 @@ class AgendaReader:
         while (start_ms := self._next_start(end_ms)) is not None:
             end_ms = start_ms + (1 << LEVEL_BITS[FAR])
             after = (start_ms - 1, SERIAL_MAX) if start_ms else (0, 0)
-            for entries in self._slices(FAR, start_ms, end_ms, after, want):
-                yield cancel(entries)
+            spans = self._spans(FAR, start_ms, end_ms, after)
+            # Not in one piece: to cut one takes a look at samples of all that is left of it.
+            for stop_ms in range(start_ms, end_ms, STRETCH_MS):
+                stretch, spans = part_at(spans, (stop_ms + STRETCH_MS).to_bytes(8, "big"))
+                for entries in take_slices(stretch, want):
+                    yield cancel(entries)
 
     def _net_entries(self, after: Position, stop_ms: int, limit: int) -> list[bytes]:
         """What the finest level holds after a position and before `stop_ms`, at least `limit`
@@ -217,10 +236,8 @@ class AgendaReader:
                     is_mixed |= negatives > 0
         return spans, is_mixed, stop_ms
 
-    def _slices(
-        self, level: int, start_ms: int, end_ms: int, after: Position, want: int
-    ) -> Iterator[list[bytes]]:
-        """Everything in a stretch of time, from `level` to the finest, sorted, not cancelled."""
+    def _spans(self, level: int, start_ms: int, end_ms: int, after: Position) -> list[Span]:
+        """Everything in a stretch of time, from `level` to the finest."""
         cursor = self._transaction.cursor(self._table)
         spans: list[Span] = []
         for each in LEVELS[LEVELS.index(level) :]:
@@ -233,7 +250,7 @@ class AgendaReader:
                     span = clip(run, start_ms, end_ms, after, end_ms)
                     if span[2] > span[1]:
                         spans.append(span)
-        return take_slices(spans, want)
+        return spans
 
     def _first_unsplit(self, after: Position) -> tuple[int, int] | None:
         """(level, start_ms) of the first bucket above the finest with room after a position."""
