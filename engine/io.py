@@ -78,8 +78,8 @@ class _Call:
 
 
 class ShardIO(_Worker):
-    """Frames first, then calls in order. Not a lock in sight: the core thread hands over, the
-    worker takes; `deque` and `SimpleQueue` are all they share."""
+    """Frames first, then calls in order, but for those that go first. Not a lock in sight: the core
+    thread hands over, the worker takes; `deque` and `SimpleQueue` are all they share."""
 
     def __init__(self, name: str, post: Post) -> None:
         super().__init__(name)
@@ -131,8 +131,17 @@ class ShardIO(_Worker):
             self.latencies.add(stopwatch_us() - began_us)
             self._post(on_durable, last_lsn)
 
-    def call(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:
-        self._calls.append(_Call(work, done))
+    def call(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T, Exception | None], None],
+        *,
+        is_first: bool = False,
+    ) -> None:
+        """Does `work`; `done` gets the value or the error on the core thread. `is_first`: before
+        all other calls that wait."""
+        put = self._calls.appendleft if is_first else self._calls.append
+        put(_Call(work, done))
         self._handed += 1
         self._nudge()
 

@@ -41,6 +41,7 @@ class ReadAhead:
                 shard.read(
                     lambda: reader.load(serials, has_bodies=True),
                     lambda got: self._loaded(serials, got),
+                    is_first=True,  # they are due: behind refills, who is alone waits for a crowd
                 )
         sweep = placement.want_sweep(shard.host.now_ms)
         if sweep is not None:

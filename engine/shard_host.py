@@ -522,8 +522,11 @@ class ShardHost:
 
     # ------------------------------------------------------------------ what must be read first
 
-    def read(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Has something read; what a shard of before was asked is dropped, an error refuses."""
+    def read(
+        self, work: Callable[[], Any], done: Callable[[Any], None], *, is_first: bool = False
+    ) -> None:
+        """Has something read, `is_first` before all else; what a shard of before was asked is
+        dropped, an error refuses."""
         core = self.core
 
         def finished(got: Any, error: Exception | None) -> None:
@@ -537,7 +540,7 @@ class ShardHost:
             except Exception as failure:
                 self.poison(failure)
 
-        self.io.call(work, finished)
+        self.io.call(work, finished, is_first=is_first)
 
     def load_waiting(self) -> None:
         """Has read what undecided commands must see first."""

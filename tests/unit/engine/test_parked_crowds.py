@@ -1,6 +1,7 @@
 """A parked crowd that is due: it comes in no faster than it is parked again."""
 
 from kit.stepped import LIMITS, Stepped, stepped
+from parkade.io import ShardIO
 from parkade.shard.states import DONE
 
 CROWD = 120
@@ -41,3 +42,19 @@ def test_a_crowd_is_read_on_only_as_fast_as_it_is_parked_again() -> None:
         assert shard.shard.wait_ms() > 0, "it waits for the commit, and does not ask on and on"
         shard.finish()
         assert sum(t.state == DONE for t in shard.witness.model.tickets.values()) == CROWD
+
+
+def test_who_is_due_alone_is_read_before_the_rows_of_crowds() -> None:
+    heard: list[str] = []
+    io = ShardIO("io", lambda done, got, error: done(got, error))
+
+    def ask(name: str, *, is_first: bool = False) -> None:
+        io.call(lambda: name, lambda got, _: heard.append(got), is_first=is_first)
+
+    ask("rows")
+    ask("rows of another")
+    ask("who is due", is_first=True)
+    while io.run_one():
+        pass
+    assert heard == ["who is due", "rows", "rows of another"]
+    assert io.is_idle
