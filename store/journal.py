@@ -427,9 +427,11 @@ class Journal:
         used = full.end - HEADER_BYTES
         try:
             active = self._active = self._start_segment(spare, prior_end)
-            if not is_empty:
-                full.write_goes_on(self.next_lsn, self.synced_lsn)
-            self._disk.close(full.handle)
+            try:
+                if not is_empty:
+                    full.write_goes_on(self.next_lsn, self.synced_lsn)
+            finally:
+                self._disk.close(full.handle)
             if is_empty:
                 # Two files of one epoch that begin at the same LSN have no order.
                 self._disk.unlink(full.path)

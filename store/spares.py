@@ -206,14 +206,15 @@ class SparePool:
         self._spares.append(spare)
 
     def shrink(self) -> None:
-        """Leaves one spare, of the size of a first segment, or none: for a journal that is about
-        to be closed. What a spare holds is of no account, nor is which of its sizes a power cut
-        leaves. Raises OSError."""
+        """Leaves one spare, of the size of a first segment, or none, and makes none that is larger
+        from then on: for a journal that is about to be closed. What a spare holds is of no
+        account, nor is which of its sizes a power cut leaves. Raises OSError."""
         size = self._sizing.segment_bytes(
             self._sizing.segment_bytes_first, self._sizing.frame_bytes_max
         )
         fitting = [spare for spare in self._spares if spare.size_bytes >= size]
         kept = min(fitting, key=lambda each: each.size_bytes, default=None)
+        self.next_bytes = size
         spares, self._spares = self._spares, []
         for spare in spares:
             if spare is not kept:

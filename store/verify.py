@@ -162,9 +162,10 @@ class _Walk:
                 continue
             if wanted:
                 yield _torn(wanted[0], "is missing")
-            if len(here) > SERIAL_BYTES:
+            is_piece = len(here) > SERIAL_BYTES
+            if is_piece:
                 yield _torn(here, "follows no other")
-            wanted = list(rest_keys(here, cut_count(stored)))
+            wanted = [] if is_piece else list(rest_keys(here, cut_count(stored)))
         if wanted:
             yield _torn(wanted[0], "is missing")
 

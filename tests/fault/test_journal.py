@@ -144,6 +144,7 @@ def test_when_any_call_fails_once_what_was_answered_survives_the_next_power_cut(
             assert disk.number <= 12
             continue
         answered += sum(offer.lsn > 0 for offer in life.ledger.offers)
+        assert not disk.open_handles(), "whatever failed, no file stays open"
         close_quietly(reopened(life, disk.copy()))
         journal = reopened(life, disk.power_cut("lost"))
         journal.prepare_spare()

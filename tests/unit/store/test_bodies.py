@@ -149,7 +149,7 @@ def test_a_piece_that_belongs_to_no_body_is_told(tmp_path: Path) -> None:
     key = cut_keys(parked)[0]
     with parked._environment.begin(write=True) as transaction:
         extra = key + b"\2"
-        transaction.put(extra, seal(extra, b"more"), db=parked._tables.bodies)
+        transaction.put(extra, seal(extra, b"\xffmore"), db=parked._tables.bodies)
     (problem,) = problems(parked)
     assert problem.table == "bodies" and "follows no other" in problem.text
     parked.close()

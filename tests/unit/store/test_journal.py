@@ -227,6 +227,17 @@ def test_an_open_behind_a_clean_close_reads_and_syncs_little(frames: int, synced
     assert calls["preallocate"] == calls["ftruncate"] == 0
 
 
+def test_the_spare_that_a_clean_close_makes_is_small_also_where_the_segments_have_grown() -> None:
+    disk = FakeDisk()
+    sizing = replace(SMALL, segment_bytes_max=8 * SMALL.segment_bytes_first)
+    journal = open_journal(disk, is_new=True, sizing=sizing)
+    journal.prepare_spare()
+    while journal.spares:
+        journal.append(body(1), 1)
+    journal.close(clean=True, stored_lsn=0)
+    assert spare_bytes(disk) == [SMALL.segment_bytes_first]
+
+
 def test_a_segment_with_room_for_two_turns_needs_no_spare() -> None:
     disk = FakeDisk()
     journal = open_journal(disk, is_new=True, sizing=replace(SMALL, reserve_bytes=200))
