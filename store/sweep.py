@@ -260,11 +260,9 @@ class AgendaReader:
             bits = LEVEL_BITS[level]
             start_ms = self._start_from(level, due_ms >> bits << bits)
             if start_ms is not None:
-                found.append((start_ms, level))
-        if not found:
-            return None
-        start_ms, level = min(found)
-        return level, start_ms
+                found.append((level, start_ms))
+        # Of those that begin together the first is the widest, and has what the others have.
+        return min(found, key=lambda bucket: bucket[1], default=None)
 
     def _next_start(self, start_ms: int) -> int | None:
         """The first far stretch of time from `start_ms` on that has a blob of any level."""

@@ -14,7 +14,7 @@ from parkade.store.agenda import AgendaWriter, Upkeep
 from parkade.store.entry import EXPIRY, NEGATIVE, SERIAL_MAX, Position, pack_entry
 from parkade.store.sweep import AgendaReader, Sweep
 
-BASE_MS = 5 << 26  # a border of all three levels
+BASE_MS = 5 << 30  # a border of all levels
 DAY_MS = 86_400_000
 PATH = "agenda under test"
 
@@ -116,6 +116,7 @@ dues = st.one_of(
     borders(16),
     borders(22),
     borders(26),
+    borders(30),
     st.integers(BASE_MS - 3, BASE_MS + 3),
     st.integers(BASE_MS - (1 << 27), BASE_MS + (1 << 27)),
 )
@@ -127,7 +128,11 @@ new_entries = st.builds(
     st.integers(1, 2),
     st.sampled_from([0, 0, 0, EXPIRY]),
 )
-nows = st.one_of(dues, st.integers(BASE_MS - 3 * DAY_MS, BASE_MS + 3 * DAY_MS))
+nows = st.one_of(
+    dues,
+    st.integers(BASE_MS - 3 * DAY_MS, BASE_MS + 3 * DAY_MS),
+    st.integers(BASE_MS - 40 * DAY_MS, BASE_MS + 40 * DAY_MS),
+)
 # (entries that come, which of those that are there go, now, budget of splitting and of clearing)
 commits = st.tuples(
     st.lists(new_entries, max_size=12),

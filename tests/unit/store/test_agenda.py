@@ -216,6 +216,20 @@ def test_a_removal_finds_its_entry_though_the_clock_was_set_back_in_between(
     assert sweep_all(parked, NOW + 10) == [(NOW + 6, 2, NOW + 6, 1)]
 
 
+def test_the_first_position_is_the_least_of_a_far_bucket_and_a_coarse_one_that_begin_together(
+    tmp_path: Path,
+) -> None:
+    """The clock was set back in between, or a version wrote there that knew no far ones."""
+    parked = open_parked(tmp_path / "store")
+    start_ms = 1 << LEVEL_BITS[FAR] + 10
+    commit(parked, [entry(start_ms + 9, 1)], now_ms=start_ms - COARSE_AHEAD_MS // 2)
+    commit(parked, [entry(start_ms + 5, 2)], now_ms=start_ms - 3 * COARSE_AHEAD_MS)
+    assert {(level, at) for level, at, *_ in blobs(parked)} == {(FAR, start_ms), (COARSE, start_ms)}
+    with parked.snapshot() as snapshot:
+        assert snapshot.first_position((0, 0)) == (start_ms + 5, 2)
+        assert snapshot.first_position((start_ms + 5, 2)) == (start_ms + 9, 1)
+
+
 def test_an_entry_told_twice_is_swept_once_and_a_removal_of_nothing_is_passed_over(
     tmp_path: Path,
 ) -> None:
