@@ -46,7 +46,11 @@ class ReadAhead:
         sweep = placement.want_sweep(shard.host.now_ms)
         if sweep is not None:
             shard.read(lambda: reader.sweep(sweep), self._swept)
-        placement.lanes.reads_on = shard.host.changed_bytes < limits.READ_ON_BYTES_MAX
+        # While the sweep is behind, somebody who is due may be behind a crowd that it has to pass.
+        placement.lanes.reads_on = (
+            shard.host.changed_bytes < limits.READ_ON_BYTES_MAX
+            and not placement.is_behind(shard.host.now_ms)
+        )
         for refill in placement.want_refills(shard.host.now_ms):
             shard.read(partial(reader.refill, refill), self._refilled)
 

@@ -14,7 +14,7 @@ class Bounds(NamedTuple):
     windows_max: int = 50_000  # serials in all windows together; past it a lane keeps its head
     lanes_max: int = 10_000  # lanes that keep a head in memory
     sweep_limit: int = 2_048  # entries one sweep reads: some 5 ms of taking them in
-    moves_max: int = 4_096  # moves that wait for a checkpoint before sweeps wait for it too
+    moves_max: int = 16_384  # moves that wait for a checkpoint before sweeps wait for it too
     aside_max: int = 50_000  # tickets that wait out of their lane, in memory
     payload_cache_bytes_max: int = 8 << 20  # payloads kept for tickets that are soon to start
     outbox_max: int = 512  # outbox entries of each receiver in memory, and their bytes

@@ -203,6 +203,10 @@ class Horizon:
             and len(self.wheel) - self.stale < self.bounds.wheel_max
         )
 
+    def is_behind(self, now_ms: int) -> bool:
+        """Whether the agenda may have tickets that are due and were not swept yet."""
+        return self.horizon >> SERIAL_BITS < now_ms
+
     @property
     def wants_checkpoint(self) -> bool:
         """Whether so many tickets wait to become rows of their lanes or keys that sweeps wait for

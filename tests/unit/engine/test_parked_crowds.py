@@ -44,6 +44,19 @@ def test_a_crowd_is_read_on_only_as_fast_as_it_is_parked_again() -> None:
         assert sum(t.state == DONE for t in shard.witness.model.tickets.values()) == CROWD
 
 
+def test_while_the_sweep_is_behind_the_clock_no_crowd_is_read_on() -> None:
+    with stepped() as shard:
+        parked_crowd(shard)
+        shard.kill()
+        for _ in range(4):  # nothing is read meanwhile
+            shard.shard.is_stirred = True
+            shard.step("pass")
+        assert not shard.shard.placement.lanes.reads_on
+        shard.run()
+        assert shard.shard.placement.lanes.reads_on
+        shard.finish()
+
+
 def test_who_is_due_alone_is_read_before_the_rows_of_crowds() -> None:
     heard: list[str] = []
     io = ShardIO("io", lambda done, got, error: done(got, error))

@@ -511,7 +511,7 @@ def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
         50_000,
         10_000,
         2_048,
-        4_096,
+        16_384,
         50_000,
         8 << 20,
         512,
