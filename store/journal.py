@@ -269,7 +269,6 @@ class Journal:
         dropped = 0
         try:
             self._check_in_place()
-            self._sync_removed()
             # Oldest first and one at a time: the files that are left are always neighbours.
             while self._sealed and self._sealed[0].last_lsn <= lsn:
                 self._drop_first()
@@ -310,7 +309,8 @@ class Journal:
             self._make_durable(part, is_last=part is run.parts[-1])
         for scan in run.beyond:
             self._disk.unlink(scan.path)
-        self._sync_directory()
+        if run.beyond:
+            self._sync_directory()
 
     def _make_durable(self, part: RunPart, *, is_last: bool) -> None:
         handle = self._disk.open(part.scan.path)
@@ -357,12 +357,13 @@ class Journal:
         self._replay_from = store_lsn
         self._spares.find()
         self._active = self._start_segment(self._spare_for_open(), run.end)
-        if run.parts:
+        if run.parts and run.last_lsn > store_lsn:  # else all of the run goes at once
             self._mark_goes_on(run.parts[-1])
         for scan in run.spent:
             self._disk.unlink(scan.path)
-        if run.spent:
-            self._sync_directory()
+            self._needs_directory_sync = True
+        if run.parts or any(scan.size_bytes > HEADER_BYTES for scan in run.spent):
+            self._sync_removed()  # but a bare header, as a clean close leaves it, may come back
         for part in run.parts:
             used = part.frames[-1].end - HEADER_BYTES
             size = part.frames[-1].end if part is run.parts[-1] else part.scan.size_bytes
@@ -506,16 +507,17 @@ class Journal:
         self.synced_lsn = self.last_lsn
 
     def _drop_first(self) -> None:
+        # Were two names removed between syncs, a power cut could keep the older one alone.
+        self._sync_removed()
         first = self._sealed[0]
         spare = self._spares.retire(first.path, first.size_bytes)
         self._sealed.popleft()
         self._needs_directory_sync = True
-        self._sync_removed()
         if spare is not None:
+            self._sync_removed()
             self._spares.put(spare)
 
     def _sync_removed(self) -> None:
-        # Were two names removed between syncs, a power cut could keep the older one alone.
         if self._needs_directory_sync:
             self._sync_directory()
             self._needs_directory_sync = False
