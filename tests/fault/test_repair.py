@@ -131,6 +131,32 @@ def test_a_bad_row_costs_its_ticket_and_is_named(left: tuple[Path, list[str]], t
         assert engine.dead.revive(lost.ticket, payload={"n": 5}).changed == 1
 
 
+def test_a_body_in_several_rows_is_kept_whole_or_told_to_be_lost(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with make(path, shards=1, durability="process", run=False) as engine:
+        later = declare(engine).options(delay="1h")
+        bodies = [f"{number} " * 400 for number in range(40)]
+        tickets = engine.submit_many([later.call(each) for each in bodies])
+        texts = {ticket.id: each for ticket, each in zip(tickets, bodies, strict=True)}
+    keys = keys_of(path, 0, "bodies")
+    pieces = [key for key in keys if len(key) > 8]
+    harmed = pieces[1], pieces[3][:8]
+    for key in harmed:
+        harm_row(path, 0, "bodies", key)
+    report = repaired(path)
+    serials = {int.from_bytes(key[:8], "big") for key in harmed}
+    lost = [(one.what, one.serial) for part in report.parts for one in part.lost]
+    assert sorted(lost) == [("payload", serial) for serial in sorted(serials)]
+    with make(Path(f"{path}.new"), shards=None, durability="process") as engine:
+        task = declare(engine)
+        whole = {each for each in texts if serial_of(each) not in serials}
+        for each in whole:
+            engine.ticket(each).reschedule(delay=0)
+        assert {each: task.ticket(each).result(timeout=20) for each in whole} == {
+            each: texts[each] for each in whole
+        }
+
+
 def test_a_unique_whose_row_is_lost_is_held_by_its_ticket_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with make(path, shards=1, durability="process", run=False) as engine:
