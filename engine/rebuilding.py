@@ -11,6 +11,7 @@ from itertools import chain, islice
 
 import msgspec
 
+from parkade.checkpoint import BODY_RESULT
 from parkade.index_keys import index_keys, task_digest
 from parkade.salvaging import Salvaged
 from parkade.shard.commands import UniqueRow
@@ -342,6 +343,7 @@ class _Rebuild:
                 self.out.no_payload.add(ticket.serial)
         elif body is None and ticket.state == DONE:
             self._lose("result", "what it returned", ticket)
+            batch.bodies[ticket.serial] = BODY_RESULT  # which cannot be decoded, and says so
         is_in_doubt = ticket.has_bookmark and self.has_bad_history
         if is_in_doubt and snapshot.bookmark(ticket.serial) is None:
             self._lose("bookmark", "what an attempt saved for the next one", ticket)

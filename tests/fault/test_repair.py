@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from kit.engines import checkpoint, make, runtime_of, when
 from kit.harm import harm_row, keys_of
-from parkade import ConfigError, Engine, StorageFull, salvaging
+from parkade import ConfigError, Engine, PayloadError, StorageFull, salvaging
 from parkade.cli.app import cli
 from parkade.repairing import Repair, repair
 from parkade.shard.ticket import parse_id
@@ -129,6 +129,24 @@ def test_a_bad_row_costs_its_ticket_and_is_named(left: tuple[Path, list[str]], t
         info = engine.ticket(lost.ticket).info()
         assert (info.state, info.dead_reason) == ("dead", "bad_payload")
         assert engine.dead.revive(lost.ticket, payload={"n": 5}).changed == 1
+
+
+def test_a_lost_result_is_told_and_its_ticket_stays_done(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with make(path, durability="process") as engine:
+        for ticket in engine.submit_many([declare(engine).call(7)]):
+            ticket.result(timeout=20)
+    key, shard = next((key, shard) for shard in (0, 1) for key in keys_of(path, shard, "bodies"))
+    harm_row(path, shard, "bodies", key)
+    report = repaired(path)
+    (lost,) = (lost for part in report.parts for lost in part.lost)
+    assert (lost.what, lost.serial) == ("result", int.from_bytes(key, "big"))
+    assert lost.ticket is not None
+    with make(Path(f"{path}.new"), durability="process") as engine:
+        ticket = declare(engine).ticket(lost.ticket)
+        assert ticket.info().state == "done"
+        with pytest.raises(PayloadError):
+            ticket.result(timeout=20)
 
 
 def test_a_body_in_several_rows_is_kept_whole_or_told_to_be_lost(tmp_path: Path) -> None:
