@@ -57,14 +57,14 @@ def follow(engine: Engine, *args: object) -> Result:
     asked = threading.Semaphore(0)
     desk = engine.desk("test")
     server = vars(desk)["_server"]
-    handler = vars(server)["_handlers"]["tail"]
+    handlers = vars(server)["_handlers"]
 
     def answer(args: dict[str, object]) -> object:
-        facts = handler(args)
+        facts = handlers["tail"](args)
         asked.release()
         return facts
 
-    vars(server)["_handlers"]["tail"] = answer
+    vars(server)["_handlers"] = {**handlers, "tail": answer}
     following = threading.Thread(target=lambda: done.append(run("-d", engine.path, "tail", *args)))
     following.start()
     # When it asks for the third time, it has shown what was there at the first.
