@@ -49,6 +49,9 @@ def completed(lanes: Lanes, flight: Generation) -> None:
     """The store has the rows of those that were lined up. What became a ticket since then is one
     among others, and looked at like them."""
     for task, serials in flight.lined.items():
+        left = serials - flight.unpacked.keys() if flight.unpacked else serials
+        if not left:
+            continue  # nor has it a lane, perhaps: all of them may have started
         ranks = lanes.by_key[task, None, 0].ranks
-        for serial in serials - flight.unpacked.keys() if flight.unpacked else serials:
+        for serial in left:
             del ranks[serial]

@@ -100,6 +100,25 @@ def test_one_that_changes_while_it_is_in_the_flight_is_changed_beside_it() -> No
     rig.checked()
 
 
+def test_a_flight_may_outlive_the_lane_of_those_that_were_lined_up_in_it() -> None:
+    rig, before = full_rig()
+    in_flight = submit(rig, 2)
+    rig.cut()
+    taken = list[int]()
+    while len(taken) < len(before) + len(in_flight):
+        rig.settle_down()
+        taken += rig.pop_all()
+    assert taken == [*before, *in_flight]
+    for serial in taken:
+        rig.start(serial)
+    rig.settle_down()
+    rig.core.placement.lanes.drop_unused()
+    assert not rig.core.placement.lanes.by_key, "nobody is in it"
+    rig.commit()
+    rig.complete()
+    rig.checked()
+
+
 def test_a_commit_that_fails_gives_them_back() -> None:
     rig, before = full_rig()
     serials = submit(rig, 4)
