@@ -40,7 +40,7 @@ def open_in_turn(count: int, open_one: Callable[[int], OpenShard]) -> "list[Futu
 
 
 class Drive:
-    """Threads: one for the core, one for each journal, one that commits, and those of handlers."""
+    """Threads: one for the core, one for each journal, two that commit, and those of handlers."""
 
     has_threads = True
     advice = ""  # for whoever waited in vain for a result
