@@ -308,7 +308,7 @@ class Host:
         )
         self._event.clear()
         self._take_posted()
-        return lone.is_stirred
+        return any(shard.is_stirred for shard in self.shards)  # by what had come for any of them
 
     @property
     def _is_called(self) -> bool:
