@@ -8,10 +8,9 @@ from typing import Any
 
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
-from parkade.asks import Ask, AwaitEnd, Look
+from parkade.asks import Ask, AwaitEnd
 from parkade.job import Job
 from parkade.lone_frames import ALONE_MS, COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
-from parkade.shard_host import ShardHost
 from parkade.waiters import ThreadWaiter
 
 
@@ -136,29 +135,3 @@ def test_who_waits_for_an_end_that_is_outstanding_brings_no_turn(tmp_path: Path)
         gate.set()
         assert waiter.wait(PATIENCE_S) and waiter.error is None
         assert ticket.result("20s") is True
-
-
-def test_what_comes_for_another_shard_beside_a_lone_frame_has_its_turn(tmp_path: Path) -> None:
-    """It was taken in behind the frame, where nothing rang any more, and waited for the clock."""
-    with make(tmp_path / "data", clock=ManualClock()) as engine:
-        later = engine.task(name="note")(lambda n: n).options(delay="2s")
-        engine.submit_many([later.call(n) for n in range(16)])  # behind these come the spares
-        when(engine, lambda runtime: all(s.journal.has_spare for s in runtime.shards))
-        when(engine, lambda runtime: all(shard.io.is_idle for shard in runtime.shards))
-        host, waiter = runtime_of(engine).host, ThreadWaiter()
-        written = host.lone_frames.written
-
-        def beside(shard: ShardHost, append: Any) -> Any:
-            other = host.shards[1 - shard.number]
-
-            def appended(*given: Any) -> None:
-                append(*given)
-                host.post_for(other.number)(other.put, Ask(Look(1), waiter=waiter))
-
-            return appended
-
-        for shard in host.shards:
-            vars(shard.io)["append_here"] = beside(shard, shard.io.append_here)
-        later.submit(16)
-        assert host.lone_frames.written == written + 1
-        assert waiter.wait(PATIENCE_S)
