@@ -27,6 +27,7 @@ from parkade.shard.keys import CLOCK, SUSPECT
 from parkade.shard.lane import RANK_MAX, SERIAL_MASK
 from parkade.shard.lanes import Lane
 from parkade.shard.placement import Placement
+from parkade.shard.refill import wants_heads
 from parkade.shard.retry import expiry_of, is_late
 from parkade.shard.ticket import Ticket
 from parkade.turns import Turns
@@ -417,6 +418,8 @@ class Admission:
         """Something does not come up again before what holds it changes."""
         held.hold = hold
         self._held.setdefault((hold.kind, hold.name), set()).add(held)
+        # Where there are more lanes than heads, those of others take the place of what is held.
+        self.thinned.update(o.number for o in self._owners.values() if wants_heads(o.lanes))
         for timers, due_ms in zip(self._timers, (hold.wall_ms, hold.mono_ms), strict=True):
             if due_ms is not None:
                 heapq.heappush(timers, (due_ms, next(self._count), held, hold))

@@ -15,7 +15,15 @@ from parkade.shard.memory import UNREAD
 from parkade.shard.ticket import Ticket
 from parkade.shard.waits import Queue
 
-__all__ = ["RefillAsk", "Refilled", "next_refill_ms", "take_rows", "take_waiting", "wanting"]
+__all__ = [
+    "RefillAsk",
+    "Refilled",
+    "next_refill_ms",
+    "take_rows",
+    "take_waiting",
+    "wanting",
+    "wants_heads",
+]
 
 
 class RefillAsk(NamedTuple):
@@ -61,6 +69,11 @@ def last_order(lanes: Lanes) -> tuple[int, int, int] | None:
     if len(heads) < lanes_max or lanes.held_lane(1) is not None:
         return None
     return heads[-1][0]
+
+
+def wants_heads(lanes: Lanes) -> bool:
+    """Whether some lane may go without a head because others have theirs."""
+    return bool(lanes.hungry) and len(lanes.by_key) > lanes.bounds.lanes_max
 
 
 def has_rows(lanes: Lanes, lane: Lane) -> bool:

@@ -264,6 +264,28 @@ def test_more_held_lanes_than_have_a_head_keep_none_that_may_start_from_its_own(
     rig.checked()
 
 
+def test_a_lane_that_comes_under_hold_has_its_shard_look_for_those_that_may_start() -> None:
+    shard, admission = held_setting(SMALL._replace(lanes_max=2, wheel_max=50))
+    pauses = dict(admission.guards.pauses)
+    admission.guards.pauses.clear()
+    rig = shard.rig
+    first = rig.submit(task="plain", options=Options(target="t0"))
+    for target in ("t0", "t1"):
+        rig.submit(task="plain", options=Options(target=target))
+    free = rig.submit(task="other")
+    (pick,) = take(admission, [shard])
+    assert pick.serial == first
+    assert rig.start(first)[0].code == "started"
+    rig.settle(first)
+    admission.guards.pauses.update(pauses)
+    admission.release(pick, NOW_MS)
+    admission.thinned.clear()
+    assert list(admission.take([shard], NOW_MS)) == []
+    assert admission.thinned == {shard.number}, "or it would be asked when time has passed"
+    (pick,) = take(admission, [shard])
+    assert pick.serial == free
+
+
 def test_windows_full_of_held_tickets_give_way_to_those_that_may_start() -> None:
     shard, admission = held_setting(SMALL._replace(lanes_max=50, wheel_max=50))
     hold(shard, admission, targets=4, each=6)
