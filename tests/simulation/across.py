@@ -18,7 +18,7 @@ from parkade.shard.placement import Placement
 from parkade.shard.ticket import Ticket
 from parkade.store.record import Forgotten, Record
 from simulation.application import LIMIT_T, PLACES, ROUTED
-from simulation.laws import check_key_order, check_quiet
+from simulation.laws import check_key_order, check_quiet, waits_for_room
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -125,7 +125,7 @@ def check_rest(world: "World", runtime: Runtime) -> None:
     if not world.is_well or not runtime.attempts.is_admitting:
         return
     for entry, shard in _ready(world):
-        if _is_aside_full(world, shard):
+        if _is_aside_full(world, shard) or waits_for_room(world.host(shard)):
             continue
         held = _held(world, runtime, entry)
         assert held, ("ready, and nothing holds it", shard, entry, dict(admission.used))

@@ -404,8 +404,8 @@ BETWEEN: Final[dict[Break, str]] = {
         "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
     ),
     entries_sent_backwards: (
-        "tests/fault/test_handover.py::"
-        "test_what_an_outcome_brings_forth_is_there_once_wherever_the_process_dies"
+        "tests/unit/engine/test_children.py::"
+        "test_children_of_a_key_run_in_the_order_of_their_submits"
     ),
     what_was_taken_is_forgotten: (
         "tests/unit/shard/test_outbox.py::test_a_delivered_entry_is_taken_once_and_in_order"
@@ -476,7 +476,7 @@ LEANS: Final[Mapping[str, Lean]] = {
     "a_bookmark_read_past_the_flight": Lean({"tell": 8, "checkpoint": 6}),
     "starts_before_what_was_sent_has_arrived": Lean({"send and kill": 20}, {"shards": 2, "mix": 0}),
     "what_arrived_forgotten_when_a_commit_fails": Lean(
-        {"send and fail": 30}, {"shards": 3, "mix": 0}
+        {"send and fail": 20}, {"shards": 3, "mix": 0}
     ),
     "a_refill_taken_though_the_edge_came_down_meanwhile": Lean({"submit": 2, "checkpoint": 6}),
     "a_window_emptied_by_whatever_arrives": Lean({"finish": 2}, {"shards": 3, "mix": 1}),

@@ -30,6 +30,7 @@ __all__ = [
     "check_passed_on",
     "check_quiet",
     "check_stop",
+    "waits_for_room",
 ]
 
 COUNTED = (DONE, CANCELLED, EXPIRED)
@@ -65,12 +66,18 @@ def check_passed_on(world: "World", number: int) -> None:
 # ------------------------------------------------------------------ at rest
 
 
+def waits_for_room(host: Watched) -> bool:
+    """A checkpoint that found none is tried again after a moment, and the sweep has to wait for
+    it: what lies past the horizon comes in then."""
+    return host.checkpointing.has_failed and not host.placement.can_sweep()
+
+
 def check_quiet(world: "World", runtime: Runtime) -> None:
     """All is well and nothing more can happen at this time."""
     settled_ms = min(runtime.settled_clock.now, world.clock.wall_ms)
     for number, witness in enumerate(world.witnesses):
-        if world.host(number).checkpointing.has_failed:
-            continue  # found no room; a sweep may have to wait until it is tried again
+        if waits_for_room(world.host(number)):
+            continue
         for entry in witness.model.tickets.values():
             assert not _is_over(entry, settled_ms), ("expired, and still there", entry)
     guards, state = runtime.attempts.admission.guards, runtime.house.state

@@ -71,14 +71,13 @@ def send_and_kill(world: World, random: Random) -> None:
 
 def send_and_fail(world: World, random: Random) -> None:
     """An attempt ends that sends children to other shards. They arrive while a checkpoint that has
-    them is written, and its commit fails."""
+    them waits for its commit, which finds no room; then there is some."""
     alive = list(world.work.alive)
     if not alive:
         return
     named: Any = world.engine.task_of("u")
     children = [named.options(key=key).call(size=1) for key in KEYS]
     world.work.end(random.choice(alive), 1, None, children)
-    world.shelf.fail_commit = _failing_once()
     wanted_after = random.randrange(1, 4)
     for turn in range(16):
         world.step(None)
@@ -89,18 +88,12 @@ def send_and_fail(world: World, random: Random) -> None:
             for host in world.hosts():
                 if host.is_open:
                     host.checkpointing.is_wanted = host.is_stirred = True
-
-
-def _failing_once() -> Callable[[str], Any]:
-    failed: set[str] = set()
-
-    def fail(path: str) -> Any:
-        if "house" in path or path in failed:
-            return None
-        failed.add(path)
-        return "before", errno.EIO
-
-    return fail
+    world.shelf.free_bytes = 0
+    world.shelf.fail_commit = lambda _: ("before", errno.ENOSPC)
+    for number in range(len(world.workers())):
+        world.step(number)
+    world.step(None)
+    world.heal()
 
 
 def tear_and_kill(world: World, random: Random) -> None:

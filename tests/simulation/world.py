@@ -503,10 +503,10 @@ class World:
         self.heal()
         self.rot.cease()
         for _ in range(5):
-            if self.is_open and all(host.is_open for host in self.hosts()):
-                break
             if self.is_open:
-                self.rest()
+                self.rest()  # what has failed is heard of
+                if all(host.is_open for host in self.hosts()):
+                    break
                 self.kill()
             self.open()
         assert self.is_open
