@@ -18,6 +18,7 @@ import socket
 import stat
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -177,6 +178,7 @@ class ControlServer:
             raise
         self._identity = (found.st_dev, found.st_ino)
         self._listener = listener
+        _sockets.add(listener)
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
@@ -288,6 +290,7 @@ class ControlServer:
         if len(self._peers) >= CLIENTS_MAX:
             self._hang_up(next(iter(self._peers.values())))
         sock.setblocking(False)
+        _sockets.add(sock)
         peer = _Peer(sock)
         self._peers[sock.fileno()] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
@@ -496,3 +499,18 @@ def short_name(path: Path) -> Generator[str, None, None]:
         f"{path} is too long for a Unix socket, and so is every short name for it. Give the "
         "engine a directory with a shorter name, or set TMPDIR to a short one"
     )
+
+
+_sockets: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    """A fork answers nobody: with its copies open, whoever asks would wait for it when its parent
+    is no more."""
+    for sock in list(_sockets):
+        with contextlib.suppress(OSError):
+            sock.close()
+    _sockets.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -203,12 +203,12 @@ def reads_that_do_not_wait_for_what_they_saw(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_told_to_stop_before_that_is_durable(patch: pytest.MonkeyPatch) -> None:
-    def at_once(self: ShardHost, stop: Any, asked: Any, verdict: Any) -> None:
+    def at_once(shard: ShardHost, stop: Any, asked: Any, verdict: Any) -> None:
         for record in verdict.records:
             if type(record).__name__ == "CancelRequested":
                 stop(record.serial, record.fence, record.reason)
 
-    patch.setattr(ShardHost, "_stop_attempts", at_once)
+    patch.setattr("parkade.shard_host.stop_attempts", at_once)
 
 
 def events_of_what_never_was(patch: pytest.MonkeyPatch) -> None:

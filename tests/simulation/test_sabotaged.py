@@ -41,6 +41,13 @@ def test_a_deliberate_fault_is_caught(name: str) -> None:
     )
 
 
+def test_each_fault_can_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it breaks is where it says."""
+    for fault in FAULTS:
+        with monkeypatch.context() as patch:
+            fault.broken(patch)
+
+
 def test_each_fault_names_a_test_that_is_there() -> None:
     root = Path(__file__).parents[2]
     for fault in FAULTS:

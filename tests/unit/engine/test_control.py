@@ -418,3 +418,23 @@ def test_a_relative_path_is_that_of_its_moment(
     monkeypatch.chdir(tmp_path)
     with ControlServer(Path("d" * 120, "control.sock"), HANDLERS) as server:
         assert ControlClient(server.path).call("echo", a=1) == {"a": 1}
+
+
+# ------------------------------------------------------------------------- forks
+
+
+@pytest.mark.filterwarnings("ignore:This process.*:DeprecationWarning")
+def test_a_fork_keeps_nobody_waiting_when_its_parent_is_gone(tmp_path: Path) -> None:
+    """Its copies of the sockets are closed, so that a connection is refused or ends."""
+    with ControlServer(tmp_path / "control", {"echo": dict}) as server:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+            silent.connect(str(server.path))
+            assert ControlClient(server.path).call("echo", n=1) == {"n": 1}  # taken in after it
+            peers = [peer.sock for peer in list(server._peers.values())]
+            assert peers
+            child = os.fork()
+            if child == 0:
+                sockets = [server._listener, *peers]
+                os._exit(any(sock is None or sock.fileno() != -1 for sock in sockets))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert ControlClient(server.path).call("echo", n=2) == {"n": 2}, "the parent's are open"
