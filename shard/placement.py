@@ -266,7 +266,7 @@ class Placement(Horizon):
         wait for its key, and goes first."""
         if self._has_caught_up:
             return True
-        if self.horizon >> SERIAL_BITS < now_ms:
+        if self.is_behind(now_ms):
             return False
         near, loading = self.near, self.lanes.loading
         coming = {*near, *loading} if self._coming is None else self._coming

@@ -12,7 +12,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
-from lmdb import Transaction, _Database
+from lmdb import Cursor, Transaction, _Database
 
 from parkade.store.agenda import AgendaWriter, Upkeep
 from parkade.store.batch import Batch
@@ -199,6 +199,11 @@ def _put_fresh(transaction: "Transaction[memoryview]", tables: Tables, batch: Ba
     return written + _put_sorted(transaction, tables.bodies, keys, sealed)
 
 
+def _count_inside(cursor: "Cursor[memoryview]", keys: list[bytes]) -> int:
+    """How many of these sorted keys are not past the table's end, where rows may be appended."""
+    return bisect_left(keys, bytes(cursor.key()) + b"\0") if cursor.last() else 0
+
+
 def _put_bodies(
     transaction: "Transaction[memoryview]",
     table: _Database,
@@ -211,8 +216,7 @@ def _put_bodies(
     of several rows, unless they `are_new`."""
     if not keys:
         return 0
-    cursor = transaction.cursor(table)
-    split = bisect_left(keys, bytes(cursor.key()) + b"\0") if cursor.last() else 0
+    split = _count_inside(transaction.cursor(table), keys)
     if not are_new:
         _delete_rests(transaction, table, keys[:split])
     written = _put_sorted(transaction, table, keys[:split], seal_all(keys[:split], rows[:split]))
@@ -248,7 +252,7 @@ def _put_sorted(
     if not keys:
         return 0
     cursor = transaction.cursor(table)
-    split = bisect_left(keys, bytes(cursor.key()) + b"\0") if cursor.last() else 0
+    split = _count_inside(cursor, keys)
     for part in in_breaths(zip(keys[:split], rows[:split], strict=True)):
         cursor.putmulti(part)
     for part in in_breaths(zip(keys[split:], rows[split:], strict=True)):
