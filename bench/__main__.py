@@ -15,13 +15,12 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.kit import lines, machine, remarks
 from bench.pages import BENCHMARKS, put
 from bench.plot import Plot, from_json, svg
-from bench.running import ended_by_signals, started
+from bench.running import ended_by_signals, scratch, started
 
 BENCHES = (
     "floor",
@@ -63,10 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     reports: list[dict[str, Any]] = []
     with (
         ended_by_signals(),
-        TemporaryDirectory(prefix="parkade-bench-", dir=given.directory) as scratch,
+        scratch("parkade-bench-", given.directory) as directory,
     ):
         for bench in given.only:
-            reports.append(measured(bench, scratch, passed))
+            reports.append(measured(bench, str(directory), passed))
     result: dict[str, Any] = {
         "at": started_at.isoformat(),
         "machine": machine(),
@@ -85,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(bench: str, scratch: str, passed: Sequence[str]) -> dict[str, Any]:
+def measured(bench: str, directory: str, passed: Sequence[str]) -> dict[str, Any]:
     """One bench's report. Raises `CalledProcessError` when it fails; it has said why."""
-    command = [sys.executable, "-m", f"bench.{bench}", scratch, "--json", *passed]
-    command += [f"--kept={scratch}"] if bench in ON_SLEEPERS else []
+    command = [sys.executable, "-m", f"bench.{bench}", directory, "--json", *passed]
+    command += [f"--kept={directory}"] if bench in ON_SLEEPERS else []
     began_s = time.monotonic()
     with started(command, stdout=subprocess.PIPE) as process:
         said, _ = process.communicate()

@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any, ParamSpec, TypeVar
 
 from bench.plot import Plot
+from bench.running import scratch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,8 +76,8 @@ class Options:
     @contextmanager
     def scratch(self) -> Generator[Path, None, None]:
         """A fresh directory on the disk under measurement, removed afterwards."""
-        with TemporaryDirectory(prefix=f"parkade-{self.bench}-", dir=self.directory) as path:
-            yield Path(path)
+        with scratch(f"parkade-{self.bench}-", self.directory) as path:
+            yield path
 
     def apart(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `function` returns in a fresh process, whose memory and threads are its own; a small

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Generator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -28,6 +30,31 @@ def ended_by_signals() -> Generator[None, None, None]:
     finally:
         for ending, handler in before.items():
             signal.signal(ending, handler)
+
+
+@contextlib.contextmanager
+def _held_back() -> Generator[None, None, None]:
+    """A signal to end comes when the block is left: half of what it does would be of no use."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def scratch(prefix: str, directory: str | None) -> Generator[Path, None, None]:
+    """A fresh directory under `directory` (None: where the system has them), which is removed
+    afterwards, whenever a signal to end comes."""
+    place: TemporaryDirectory[str] | None = None
+    try:
+        with _held_back():
+            place = TemporaryDirectory(prefix=prefix, dir=directory)
+        yield Path(place.name)
+    finally:
+        if place is not None:
+            with _held_back():
+                place.cleanup()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.floor import BRIEF, SMALLEST, measure
@@ -31,7 +30,7 @@ from bench.peers.environments import OURS, PEERS, Peer, Unavailable, python_of
 from bench.peers.report import Results, excerpt, page
 from bench.peers.server import running
 from bench.peers.sizes import ONCE, STAGES, Sizes
-from bench.running import ended_by_signals
+from bench.running import ended_by_signals, scratch
 
 RESULTS = Path("build", "bench")
 
@@ -140,10 +139,8 @@ def prepare(
     reason = ""
     if any(not peer.is_embedded for peer in peers):
         try:
-            home = stack.enter_context(
-                TemporaryDirectory(prefix="parkade-pg-", dir=asking.directory)
-            )
-            asking.server = stack.enter_context(running(Path(home).absolute()))
+            home = stack.enter_context(scratch("parkade-pg-", asking.directory))
+            asking.server = stack.enter_context(running(home.absolute()))
             results.server = f"PostgreSQL {asking.server.version()}"
         except (Unavailable, OSError) as lack:
             reason = str(lack)

@@ -9,14 +9,13 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.kit import disk_bytes
 from bench.peers.environments import Peer, Unavailable
 from bench.peers.server import Server
 from bench.peers.sizes import KILLS, Sizes
-from bench.running import kill_whole, started
+from bench.running import kill_whole, scratch, started
 
 KILL_S_MAX = 60
 KILLS_ABREAST = 6  # of which one runs to be killed, and the others wait for what was lost
@@ -79,8 +78,8 @@ class Asking:
     @contextlib.contextmanager
     def _fresh(self, peer: Peer) -> Iterator[dict[str, Any]]:
         """What a stage is asked: a directory, or a database, of its own and the sizes."""
-        with TemporaryDirectory(prefix="parkade-peer-", dir=self.directory) as path:
-            asked = {**self.sizes.as_json(), "directory": path, "address": "", "server": 0}
+        with scratch("parkade-peer-", self.directory) as path:
+            asked = {**self.sizes.as_json(), "directory": str(path), "address": "", "server": 0}
             if peer.is_embedded or self.server is None:
                 yield asked
                 return

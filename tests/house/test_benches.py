@@ -3,10 +3,13 @@
 import ast
 import importlib.util
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -129,6 +132,29 @@ def test_a_bench_that_is_told_to_end_takes_its_directories_away_and_leaves_what_
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
     if left == "p.json":
         assert "submit, one by one" in told(tmp_path / left)
+
+
+@pytest.mark.parametrize(("module", "name"), [(tempfile, "mkdtemp"), (shutil, "rmtree")])
+def test_a_signal_leaves_no_scratch_directory_whenever_it_comes(
+    module: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, original = loaded("running"), getattr(module, name)
+
+    def signalled(*args: Any, **given: Any) -> Any:
+        if name == "rmtree":
+            signal.raise_signal(signal.SIGTERM)
+        got = original(*args, **given)
+        if name == "mkdtemp":
+            signal.raise_signal(signal.SIGTERM)
+        return got
+
+    entered = []
+    with pytest.raises(SystemExit), running.ended_by_signals(), monkeypatch.context() as patch:
+        patch.setattr(module, name, signalled)
+        with running.scratch("parkade-", str(tmp_path)) as path:
+            entered.append(path)
+    assert list(tmp_path.iterdir()) == []
+    assert len(entered) == (name == "rmtree"), "it is heeded at once"
 
 
 def told(result: Path) -> str:
