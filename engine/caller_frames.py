@@ -28,10 +28,9 @@ __all__ = ["CallerFrames", "SubmitInterrupted", "Written"]
 NEAR_MS = limits.WAIT_MS_MAX + 1_000
 """What is due sooner is the core's: it starts with the frame of its submit, or soon after."""
 
-WRITTEN_MAX = (
-    64  # of a shard, and bytes: whoever comes next asks the core, which takes all of it in
-)
-WRITTEN_BYTES_MAX = 65_536
+# Of a shard, until whoever comes next asks the core, which takes all of it in.
+WRITTEN_MAX = 256
+WRITTEN_BYTES_MAX = 262_144
 
 
 class SubmitInterrupted(Exception):
@@ -44,10 +43,11 @@ class SubmitInterrupted(Exception):
 class Written:
     """Of one shard: what callers have written, until it becomes part of memory."""
 
-    __slots__ = ("_bytes", "_drafts", "_error", "_is_begun", "_shard")
+    __slots__ = ("_bytes", "_drafts", "_error", "_is_begun", "_is_free", "_shard")
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
+        self._is_free = False  # until the next pass, but for its room
         self._drafts: list[Submitted] = []
         self._bytes = 0
         self._is_begun = False
@@ -61,25 +61,35 @@ class Written:
     def takes(self, body_bytes: int) -> bool:
         """Whether the next record may be a caller's: all before it are on disk, nobody else is at
         the journal, and there is room for it where the journal stands."""
-        shard = self._shard
         return (
+            len(self._drafts) < WRITTEN_MAX
+            and self._bytes + body_bytes <= WRITTEN_BYTES_MAX
+            and self._shard.journal.has_place(body_bytes)
+            and (self._is_free or self._look())
+        )
+
+    def _look(self) -> bool:
+        """Looks at what only a pass changes, where the journal has a spare: until the next one all
+        of it is known."""
+        shard = self._shard
+        journal = shard.journal
+        is_free = (
             not shard.frame_in_flight
             and not shard.records
             and not self._is_begun
-            and len(self._drafts) < WRITTEN_MAX
-            and self._bytes + body_bytes <= WRITTEN_BYTES_MAX
             and shard.io.is_idle
             and shard.room.is_there
             and shard.core.has_room
             and shard.host.has_changed_room()
-            and shard.journal.has_room()
-            and shard.journal.has_place(body_bytes)
+            and journal.has_room()
         )
+        self._is_free = is_free and journal.has_spare
+        return is_free
 
     def write(self, draft: Submitted, body: bytes) -> None:
         """Durable when it returns. Raises what the application is to hear of a disk that failed."""
         shard = self._shard
-        self._is_begun = True
+        self._is_begun, is_free, self._is_free = True, self._is_free, False
         began_us = stopwatch_us()
         try:
             shard.journal.append(body, 1)
@@ -90,12 +100,13 @@ class Written:
         shard.io.latencies.add(stopwatch_us() - began_us)
         self._drafts.append(draft)
         self._bytes += len(body)
-        self._is_begun = False
+        self._is_begun, self._is_free = False, is_free
 
     # ---------------------------------------------------------------- the core thread
 
     def take_in(self) -> None:
         """All of it becomes part of memory, and is told of."""
+        self._is_free = False
         if self._shard.written is not self or not self._shard.is_open:
             return  # its memory was thrown away, and the journal is read anew
         if self._drafts:
@@ -196,12 +207,16 @@ class CallerFrames:
         if self._frames_to_leave:
             self._frames_to_leave -= 1
             return False
-        is_awaited = self._clock.monotonic_ms() >= self._pause_until_ms
-        return self.is_allowed and is_awaited and shard.is_open and shard.written.takes(body_bytes)
+        if self._pause_until_ms and self._clock.monotonic_ms() < self._pause_until_ms:
+            return False
+        if not self.is_allowed or not shard.is_open:
+            return False
+        written = shard.written
+        self._begun[written] = None  # it keeps what it finds until it is taken in
+        return written.takes(body_bytes)
 
     def _write(self, written: Written, draft: Submitted, body: bytes) -> None:
         began_ms = self._clock.monotonic_ms()
-        self._begun[written] = None
         written.write(draft, body)
         ended_ms = self._clock.monotonic_ms()
         self.written += 1

@@ -71,7 +71,10 @@ class Placing:
                 or (stored is not None and self._index_tags)
             ):
                 serial = first + place
-                made.append(self._draft_of(call, serial, now_ms, payload_bytes_max, bool(parts)))
+                part = part_of_serial(serial)
+                if not parts:
+                    part = self._healthy(part)
+                made.append(self._draft_of(call, serial, part, now_ms, payload_bytes_max))
                 continue
             made.append(
                 Submitted(
@@ -92,19 +95,21 @@ class Placing:
         self, call: Call[Any], serial: int, now_ms: int, payload_bytes_max: int
     ) -> Submitted:
         """`draft` of a call that is submitted now."""
-        is_healthy = not self._is_refused(part_of_serial(serial) % self._shard_count)
-        return self._draft_of(call, serial, now_ms, payload_bytes_max, is_healthy)
+        part = part_of_serial(serial)
+        if self._is_refused(part % self._shard_count):
+            part = self._healthy(part)
+        return self._draft_of(call, serial, part, now_ms, payload_bytes_max)
 
     def _draft_of(
         self,
         call: Call[Any],
         serial: int,
+        part: int,
         now_ms: int,
         payload_bytes_max: int,
-        is_healthy: bool,
     ) -> Submitted:
         """Most have neither key nor unique, and nothing to be refused for: they are made here and
-        now. `is_healthy`: their serial's part is that of a shard which serves."""
+        now, with this part, which a shard has that serves."""
         delay_ms = call.options.delay_ms or 0
         if (
             call.key is not None
@@ -115,9 +120,6 @@ class Placing:
             or now_ms + delay_ms > TIME_MS_MAX
         ):
             return self.draft(call.prepare(now_ms, payload_bytes_max=payload_bytes_max), serial)
-        part = part_of_serial(serial)
-        if not is_healthy:
-            part = self._healthy(part)
         stored = call.stored
         if stored is not None:
             stored = with_indexed(stored, self._index_tags)

@@ -169,7 +169,8 @@ class RealDisk(Disk):
     """The disk of this machine. One system call a method wherever the system allows it."""
 
     def __init__(self) -> None:
-        self._has_dsync = hasattr(os, "pwritev") and hasattr(os, "RWF_DSYNC")
+        self._has_pwritev = hasattr(os, "pwritev")
+        self._has_dsync = self._has_pwritev and hasattr(os, "RWF_DSYNC")
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Handle:
         # Of no account for a file; a pipe in the place of one would keep us waiting for ever.
@@ -211,7 +212,7 @@ class RealDisk(Disk):
 
     def _write_all(self, handle: Handle, buffers: Sequence[bytes], offset: int, flags: int) -> None:
         length = sum(map(len, buffers))
-        if not hasattr(os, "pwritev"):
+        if not self._has_pwritev:
             self._write_rest(handle, memoryview(b"".join(buffers)), offset, 0)
             return
         written = os.pwritev(handle, buffers, offset, flags)

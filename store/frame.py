@@ -29,7 +29,8 @@ MAGIC = b"PKFR"
 ALIGN_BYTES = 8
 BODY_BYTES_MAX = 0xFFFF_FFFF
 
-_FRONT = struct.Struct("<4sIII")
+_FRONT = struct.Struct("<4sII")
+_LSNS = struct.Struct("<QQ")
 _HEAD = struct.Struct("<4sIIIQQII")
 _OFFSET = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -113,8 +114,8 @@ def encode_frame(
     4 GiB raises struct.error.
     """
     seed = crc32(_OFFSET.pack(offset), salted)
-    front = _FRONT.pack(MAGIC, len(body), count, 0)[:12]
-    lsns = struct.pack("<QQ", first_lsn, synced_lsn)
+    front = _FRONT.pack(MAGIC, len(body), count)
+    lsns = _LSNS.pack(first_lsn, synced_lsn)
     head = front + _CRC.pack(crc32(lsns, crc32(front, seed))) + lsns + _GOES_ON[goes_on]
     pad = _PADS[-len(body) % ALIGN_BYTES]
     crc = crc32(body, crc32(head, seed))

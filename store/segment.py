@@ -266,7 +266,7 @@ class SegmentWriter:
 
     def has_room(self, body_bytes: int) -> bool:
         """Whether such a frame fits, and a covering frame behind it."""
-        return frame_bytes(body_bytes) + HEAD_BYTES <= self.left_bytes
+        return self.end + frame_bytes(body_bytes) + HEAD_BYTES <= self.size_bytes
 
     def write(
         self, body: bytes, *, count: int, first_lsn: int, synced_lsn: int, goes_on: bool = False
