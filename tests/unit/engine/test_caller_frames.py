@@ -399,6 +399,29 @@ def test_only_a_shard_with_all_on_disk_and_room_for_more_takes_it() -> None:
     assert not any(other.journal.bodies for other in others)
 
 
+def test_what_only_a_pass_changes_is_looked_at_once_between_two() -> None:
+    looks: list[None] = []
+
+    def look() -> bool:
+        looks.append(None)
+        return True
+
+    made, journal = frames(), Journal()
+    taker = shard(
+        journal,
+        host=SimpleNamespace(has_changed_room=look),
+        poison=lambda _: None,  # what is taken in here is of no account
+    )
+    for passes in (1, 2):
+        assert all(made.write(taker, draft()) for _ in range(3))
+        assert len(looks) == passes
+        made.take_in()
+    journal.has_spare = False  # its room comes to an end without a pass
+    journal.has_room = lambda: True  # type: ignore[method-assign]
+    assert all(made.write(taker, draft()) for _ in range(3))
+    assert len(looks) == 5
+
+
 def test_who_looks_whether_it_may_write_is_in_the_midst_of_it() -> None:
     made, refused = frames(), list[BaseException]()
 
