@@ -84,7 +84,7 @@ class Asker:
             if valve is not None:
                 valve.enter(sum(_due_counts(request)))
             self._inbox.enter(sum(request.door_sizes))
-        self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
+        self._put(request, waiter)
         try:
             if not self._drive.wait_for(waiter, timeout_s):
                 raise TimeIsUp
@@ -107,7 +107,7 @@ class Asker:
             size = sum(request.door_sizes)
             if not self._inbox.enter_now(size):
                 await self._inbox.aenter(size)
-        self._inbox.put(_asks(request, waiter, is_counted=self._inbox.valve is not None))
+        self._put(request, waiter)
         self._drive.stir()
         try:
             if not await waiter.wait(timeout_s):
@@ -118,6 +118,13 @@ class Asker:
         if waiter.error is not None and not request.takes_errors:
             raise waiter.error
         return request.finish(waiter.values)
+
+    def _put(self, request: Request[Any], waiter: ThreadWaiter | LoopWaiter) -> None:
+        # Who waits for an end has submitted it a moment ago, mostly: it is about to run, and the
+        # core thread gives way to that.
+        is_patient = len(request.asks) == 1 and type(request.asks[0][1]) is AwaitEnd
+        asks = _asks(request, waiter, is_counted=self._inbox.valve is not None)
+        self._inbox.put(asks, is_patient=is_patient)
 
     def _leave(self, request: Request[Any], waiter: ThreadWaiter | LoopWaiter) -> None:
         """The asker is gone: what may wait for years in its name is let go."""

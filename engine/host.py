@@ -62,7 +62,7 @@ class Host:
         self.keeping = Keeping() if keeping is None else keeping
         self.wakeups = Wakeups()
         self.feed = Feed()
-        self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake)
+        self.inbox = Inbox(limits.DOOR_BYTES_MAX, self.wake, self._wake_soon)
         self.shards: list[ShardHost] = []
         self.attempts: Attempts
         self.levers: Levers | None = None
@@ -99,6 +99,11 @@ class Host:
         """Has the next pass begin now."""
         if not self._event.is_set():
             self._event.set()
+
+    def _wake_soon(self) -> None:
+        """Has a pass begin in `GIVE_WAY_S` at the latest."""
+        if not self._gives_way:
+            self.wake()
 
     def post_for(self, number: int) -> Callable[..., None]:
         """`post` for what concerns one shard: it gets its turn afterwards, the others rest."""
@@ -252,6 +257,7 @@ class Host:
 
     def _pass(self) -> int:
         self._changed_bytes = None
+        self._gives_way = False  # before anything is taken: who comes behind that wakes us
         self._read_clocks()
         self.caller_frames.take_in()
         self.attempts.look_at_time(self.mono_ms)

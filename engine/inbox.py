@@ -19,9 +19,13 @@ __all__ = ["Inbox"]
 class Inbox:
     """Any thread puts, the core thread takes."""
 
-    def __init__(self, bytes_max: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, bytes_max: int, wake: Callable[[], None], wake_soon: Callable[[], None] | None = None
+    ) -> None:
+        """`wake_soon` wakes whoever takes where that would not look again in a moment."""
         self._bytes_max = bytes_max
         self._wake = wake
+        self._wake_soon = wake_soon or wake
         self._asks: deque[tuple[int, Ask]] = deque()
         self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0
@@ -31,10 +35,14 @@ class Inbox:
         self._threads_waiting = 0
         self._loops_waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
-    def put(self, asks: Iterable[tuple[int, Ask]]) -> None:
-        """(shard, ask) pairs. Unbounded: `enter` comes before."""
+    def put(self, asks: Iterable[tuple[int, Ask]], *, is_patient: bool = False) -> None:
+        """(shard, ask) pairs. Unbounded: `enter` comes before. `is_patient`: they may be taken a
+        moment later."""
         self._asks.extend(asks)
-        self._wake()
+        if is_patient:
+            self._wake_soon()
+        else:
+            self._wake()
         if self._closed is not None:
             self._fail_all(self._closed)
 

@@ -14,11 +14,14 @@ PATIENCE_S = 20
 
 class Woken:
     def __init__(self, bytes_max: int = 100) -> None:
-        self.count = 0
-        self.inbox = Inbox(bytes_max, self.wake)
+        self.count = self.count_soon = 0
+        self.inbox = Inbox(bytes_max, self.wake, self.wake_soon)
 
     def wake(self) -> None:
         self.count += 1
+
+    def wake_soon(self) -> None:
+        self.count_soon += 1
 
 
 def ask(serial: int = 1, waiter: ThreadWaiter | None = None) -> Ask:
@@ -34,6 +37,13 @@ def test_what_is_put_is_taken_in_order_and_wakes() -> None:
     assert woken.inbox
     assert list(woken.inbox.take()) == [(0, asks[0]), (1, asks[1]), (0, asks[2])]
     assert not woken.inbox
+
+
+def test_what_can_wait_a_moment_wakes_nobody_who_looks_again_in_one() -> None:
+    woken = Woken()
+    woken.inbox.put([(0, ask())], is_patient=True)
+    assert (woken.count, woken.count_soon) == (0, 1)
+    assert len(list(woken.inbox.take())) == 1
 
 
 def test_a_thread_waits_at_a_full_door_until_there_is_room() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
-from parkade.asks import Ask, AwaitEnd
+from parkade.asks import Ask, AwaitEnd, Look
 from parkade.job import Job
 from parkade.lone_frames import ALONE_MS, COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
 from parkade.waiters import ThreadWaiter
@@ -81,6 +81,41 @@ def test_who_is_started_leaves_before_who_is_answered(tmp_path: Path) -> None:
         host.call(watch)
         assert task.submit(1).result("20s") == 1
         assert left[:2] == ["attempts", "answers"]
+
+
+def test_who_waits_for_an_end_does_not_wake_a_core_that_gives_way(tmp_path: Path) -> None:
+    """What was started a moment ago is about to run, and would wait for that pass."""
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        host, rung = runtime_of(engine).host, list[bool]()
+
+        def put() -> None:
+            for gives_way in (False, True):
+                host._gives_way = gives_way
+                for asked in (AwaitEnd(1), Look(1)):
+                    host._event.clear()
+                    is_patient = type(asked) is AwaitEnd
+                    host.inbox.put([(0, Ask(asked, waiter=ThreadWaiter()))], is_patient=is_patient)
+                    rung.append(host._event.is_set())
+
+        host.call(put)
+        assert rung == [True, True, False, True]
+
+
+def test_only_who_waits_for_an_end_is_patient(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        ticket = engine.task(name="note")(lambda n: n).submit(1)
+        inbox, patient = runtime_of(engine).host.inbox, list[tuple[type, bool]]()
+        put = inbox.put
+
+        def noted(asks: Any, *, is_patient: bool = False) -> None:
+            asks = list(asks)
+            patient.append((type(asks[0][1].asked), is_patient))
+            put(asks, is_patient=is_patient)
+
+        inbox.put = noted  # type: ignore[method-assign]
+        assert ticket.result("20s") == 1
+        assert ticket.info().state == "done"
+        assert patient == [(AwaitEnd, True), (Look, False)]
 
 
 def test_only_a_lone_small_frame_of_an_idle_shard_is_written_here() -> None:
