@@ -6,14 +6,16 @@ byte follows that says how many rows come behind this one, under the key of the 
 from 1 on; each of them is a piece of the content and a crc32.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 from parkade.store.rows import CRC_BYTES, unseal
 
 __all__ = [
-    "CUT_BYTES_MIN", "SERIAL_BYTES", "PageFill", "cut_count", "is_cut", "kind_of", "rest_keys",
-    "whole_bodies", "whole_body",
+    "CUT_BYTES_MIN", "SERIAL_BYTES", "PageFill", "Rows", "cut_count", "is_cut", "kind_of",
+    "rest_keys", "whole_bodies", "whole_body",
 ]  # fmt: skip
 
 CUT = 0x80  # of the first byte of a row: others follow
@@ -22,6 +24,7 @@ CUT_BYTES_MAX = 16_384  # what is larger has pages of its own, of which less tha
 PIECE_BYTES_MIN = 48  # of a body, in a row
 SERIAL_BYTES = 8
 LEAD_BYTES = 2  # of the first of several rows: kind and count
+_NUMBERS = [bytes((number,)) for number in range(256)]
 
 # What LMDB needs beside keys and values, in bytes.
 _PAGE_HEAD = 16
@@ -47,9 +50,9 @@ def cut_count(stored: bytes | memoryview) -> int:
     return stored[1] if is_cut(stored) else 0
 
 
-def rest_keys(key: bytes, count: int) -> Iterator[bytes]:
+def rest_keys(key: bytes, count: int) -> list[bytes]:
     """The keys of the rows behind the first, which has the key of the ticket."""
-    return (key + bytes((number,)) for number in range(1, count + 1))
+    return [key + number for number in _NUMBERS[1 : count + 1]]
 
 
 def whole_body(key: bytes, row: bytes, stored: Stored) -> bytes | None:
@@ -78,6 +81,14 @@ def whole_bodies(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, b
         yield key, body
 
 
+class Rows(NamedTuple):
+    """Rows to put: under what key, and what each begins and goes on with before its checksum."""
+
+    keys: list[bytes]
+    leads: list[bytes]
+    contents: list[bytes]
+
+
 class PageFill:
     """Cuts bodies that are appended to the table, one behind the other, where its pages end.
 
@@ -89,55 +100,74 @@ class PageFill:
         self._node_max = (self._page // 2 & -2) - _NODE_POINTER
         self._whole_max = self._node_max - _NODE_HEAD - SERIAL_BYTES - CRC_BYTES
         self.room = 0
+        # By (size, room): bodies of one size fall into few patterns.
+        self._plans: dict[tuple[int, int], tuple[list[int], int]] = {}
 
-    def begin(self, row: bytes) -> None:
-        """A page has begun with this row, which is not cut and has no checksum yet."""
-        self.room = self._page - self._taken(SERIAL_BYTES, len(row) + CRC_BYTES)
+    def begin(self, size_bytes: int) -> None:
+        """A page has begun with a row of that size, which is not cut and has no checksum yet."""
+        self.room = self._page - self._taken(SERIAL_BYTES, size_bytes + CRC_BYTES)
 
-    def cut(self, keys: list[bytes], rows: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """The keys and rows to put in the place of these."""
-        out_keys: list[bytes] = []
-        out_rows: list[bytes] = []
-        beside = _NODE_HEAD + SERIAL_BYTES + CRC_BYTES + _NODE_POINTER + 1
-        for key, row in zip(keys, rows, strict=True):
-            size_bytes = len(row)
-            taken = size_bytes + beside & -2
-            if taken <= self.room and size_bytes <= self._whole_max:
-                self.room -= taken
-            elif CUT_BYTES_MIN <= size_bytes <= CUT_BYTES_MAX:
-                pieces = self._pieces(row)
-                out_keys.append(key)
-                out_keys += rest_keys(key, len(pieces) - 1)
-                out_rows += pieces
-                continue
-            else:
-                taken = self._taken(SERIAL_BYTES, size_bytes + CRC_BYTES)
-                self.room = (self.room if taken <= self.room else self._page) - taken
-            out_keys.append(key)
-            out_rows.append(row)
-        return out_keys, out_rows
+    def cut(self, keys: list[bytes], bodies: list[bytes], kind: bytes) -> Rows:
+        """The rows to put for these. `kind` is of all of them; b"" where each begins with its
+        own."""
+        rows = Rows(keys[:], [kind] * len(keys), bodies[:])
+        beside = _NODE_HEAD + SERIAL_BYTES + len(kind) + CRC_BYTES + _NODE_POINTER + 1
+        whole_max, never = self._whole_max - len(kind), self._page + 1
+        sizes = map(len, bodies)
+        # Where each would end if they stood behind each other in one page.
+        ends = list(accumulate([n + beside & -2 if n <= whole_max else never for n in sizes]))
+        begun = before = added = 0
+        while (at := bisect_right(ends, before + self.room, begun)) < len(ends):
+            if at > begun:
+                self.room -= ends[at - 1] - before
+            added += self._cut_one(rows, at + added, kind)
+            begun, before = at + 1, ends[at]
+        if begun < len(ends):
+            self.room -= ends[-1] - before
+        return rows
 
-    def _pieces(self, row: bytes) -> list[bytes]:
-        """The rows that take the place of one; itself where the next page has room for it."""
-        pieces: list[bytes] = []
-        at = 1
-        while True:
-            key_bytes = SERIAL_BYTES + bool(pieces)
-            beside = _NODE_HEAD + key_bytes + CRC_BYTES + (0 if pieces else LEAD_BYTES)
-            most = min(self.room - _NODE_POINTER, self._node_max) - beside
-            if len(row) - at <= most:
-                break
-            if most >= PIECE_BYTES_MIN:
-                pieces.append(row[at : at + most])
-                at += most
-                self.room -= beside + most + _NODE_POINTER + 1 & -2
-            else:
-                self.room = self._page
+    def _cut_one(self, rows: Rows, at: int, kind: bytes) -> int:
+        """What the page has no room for, or what has pages of its own; how many rows that adds."""
+        body = rows.contents[at]
+        place = len(kind) + len(body), self.room
+        plan = self._plans.get(place)
+        if plan is None:
+            plan = self._plans[place] = self._plan(*place)
+        pieces, self.room = plan
         if not pieces:
-            self.room -= self._taken(SERIAL_BYTES, len(row) + CRC_BYTES)
-            return [row]
-        self.room -= self._taken(SERIAL_BYTES + 1, len(row) - at + CRC_BYTES)
-        return [bytes((row[0] | CUT, len(pieces))) + pieces[0], *pieces[1:], row[at:]]
+            return 0
+        key, begin = rows.keys[at], 1 - len(kind)
+        rows.leads[at] = bytes(((kind or body)[0] | CUT, len(pieces)))
+        for number, piece_bytes in enumerate(pieces, 1):
+            end = begin + piece_bytes
+            rows.contents[at] = body[begin:end]
+            begin, at = end, at + 1
+            rows.keys.insert(at, key + _NUMBERS[number])
+            rows.leads.insert(at, b"")
+            rows.contents.insert(at, b"")
+        rows.contents[at] = body[begin:]
+        return len(pieces)
+
+    def _plan(self, size_bytes: int, room: int) -> tuple[list[int], int]:
+        """The sizes of all pieces but the last, and the room behind that one. None: it is not cut,
+        since the next page has room for it, or it is too small or too large."""
+        if CUT_BYTES_MIN <= size_bytes <= CUT_BYTES_MAX:
+            pieces, left = list[int](), size_bytes - 1
+            while True:
+                beside = _NODE_HEAD + SERIAL_BYTES + CRC_BYTES + (1 if pieces else LEAD_BYTES)
+                most = min(room - _NODE_POINTER, self._node_max) - beside
+                if left <= most:
+                    break
+                if most >= PIECE_BYTES_MIN:
+                    pieces.append(most)
+                    left -= most
+                    room -= beside + most + _NODE_POINTER + 1 & -2
+                else:
+                    room = self._page
+            if pieces:
+                return pieces, room - self._taken(SERIAL_BYTES + 1, left + CRC_BYTES)
+        taken = self._taken(SERIAL_BYTES, size_bytes + CRC_BYTES)
+        return [], (room if taken <= room else self._page) - taken
 
     def _taken(self, key_bytes: int, value_bytes: int) -> int:
         """What a row takes of a page."""

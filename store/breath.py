@@ -6,13 +6,10 @@ go by itself, far more often.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 __all__ = ["BREATH_ROWS", "breathe", "in_breaths"]
-
-T = TypeVar("T")
 
 BREATH_ROWS: Final = 256  # some 0.3 ms of putting or deleting rows
 _BREATH_S: Final = 0.00002  # with what the system adds, long enough for another thread to wake
@@ -25,13 +22,9 @@ def breathe() -> None:
     _never_free.acquire(timeout=_BREATH_S)
 
 
-def in_breaths(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items, so many at a time, with a breath behind each part but the last."""
-    rest = iter(items)
-    part = list(islice(rest, BREATH_ROWS))
-    while part:
-        following = list(islice(rest, BREATH_ROWS))
-        yield part
-        if following:
+def in_breaths(count: int) -> Iterator[slice]:
+    """Where to cut so many items, one part after the other, with a breath between two parts."""
+    for begin in range(0, count, BREATH_ROWS):
+        if begin:
             breathe()
-        part = following
+        yield slice(begin, begin + BREATH_ROWS)

@@ -1,8 +1,7 @@
 """Rows of the store: keys in order, values that end in a crc32 over key and value. No LMDB here."""
 
 import struct
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Sequence
 from operator import add
 from zlib import crc32
 
@@ -13,6 +12,7 @@ __all__ = ["CRC_BYTES", "RowDamaged", "pack_serials", "seal", "seal_all", "unsea
 CRC_BYTES = 4
 _SERIAL = struct.Struct(">Q")
 _CRC = struct.Struct(">I")
+_join = b"".join
 
 
 class RowDamaged(StoreError):
@@ -46,14 +46,15 @@ def seal(key: bytes, value: bytes) -> bytes:
     return value + crc32(value, crc32(key)).to_bytes(4, "big")
 
 
-def seal_all(keys: list[bytes], values: Iterable[bytes], lead: bytes = b"") -> list[bytes]:
-    """`seal` of each of them, with `lead` before every value."""
-    values = list(values)
+def seal_all(
+    keys: Sequence[bytes], values: Sequence[bytes], leads: Sequence[bytes] = ()
+) -> list[bytes]:
+    """`seal` of each of them, or of its lead and the value where there are `leads`."""
     seeds = map(crc32, keys)
-    if not lead:
+    if not leads:
         return list(map(add, values, map(_CRC.pack, map(crc32, values, seeds))))
-    crcs = map(crc32, values, map(crc32, repeat(lead), seeds))
-    return list(map(b"".join, zip(repeat(lead), values, map(_CRC.pack, crcs))))
+    crcs = map(crc32, values, map(crc32, leads, seeds))
+    return list(map(_join, zip(leads, values, map(_CRC.pack, crcs), strict=True)))
 
 
 def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:

@@ -190,15 +190,20 @@ def test_fresh_tickets_are_cut_as_others_are(tmp_path: Path) -> None:
 @given(
     st.integers(0, ROOM_BYTES // 2),
     st.lists(st.binary(max_size=30).flatmap(lambda b: st.integers(0, 700).map(lambda n: b * n))),
+    st.booleans(),
 )
-def test_whatever_is_cut_can_be_put_together(room: int, contents: list[bytes]) -> None:
+def test_whatever_is_cut_can_be_put_together(
+    room: int, contents: list[bytes], is_of_one_kind: bool
+) -> None:
     fill = PageFill(PAGE_BYTES)
     fill.room = 2 * room
     serials = list(range(1, len(contents) + 1))
     bodies = [b"R" + content for content in contents]
-    keys, rows = fill.cut(pack_serials(serials), bodies)
+    of_kind = (contents, b"R") if is_of_one_kind else (bodies, b"")
+    keys, leads, pieces = fill.cut(pack_serials(serials), *of_kind)
     assert keys == sorted(set(keys))
-    stored = dict(zip(keys, seal_all(keys, rows), strict=True))
+    stored = dict(zip(keys, seal_all(keys, pieces, leads), strict=True))
+    rows = [lead + piece for lead, piece in zip(leads, pieces, strict=True)]
     assert dict(whole_bodies(stored.items())) == dict(
         zip(pack_serials(serials), bodies, strict=True)
     )

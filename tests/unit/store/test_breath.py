@@ -30,7 +30,7 @@ def crowd(count: int, lsn: int) -> Content:
 def test_a_breath_lies_between_two_parts_and_nothing_is_left_out(
     count: int, breaths: list[None]
 ) -> None:
-    parts = list(in_breaths(iter(range(count))))
+    parts = [range(count)[part] for part in in_breaths(count)]
     assert [item for part in parts for item in part] == list(range(count))
     assert all(0 < len(part) <= BREATH_ROWS for part in parts)
     assert len(breaths) == max(0, len(parts) - 1)
