@@ -105,8 +105,9 @@ class Admission:
             lone = self._take_lone(fresh[0])
             if lone is not None:
                 yield lone
-                if not fresh[0].lanes.has_fresh:
-                    return
+                fresh = fresh if fresh[0].lanes.has_fresh else []
+        if not fresh and not self.is_stirred:
+            return
         for owner in fresh:
             self._note_fresh(owner)
         left = START_BATCH_MAX

@@ -54,6 +54,11 @@ class Checkpointing:
         return self._current is not None and self._current.is_building
 
     @property
+    def awaits_frame(self) -> bool:
+        """Whether it is not sent yet: it may have waited for a frame to be durable."""
+        return self._current is not None and not self._current.is_sent
+
+    @property
     def is_sent(self) -> bool:
         """The writer has it: its environment must not be closed."""
         current = self._current
@@ -124,8 +129,8 @@ class Checkpointing:
 
     def _is_due(self) -> bool:
         shard, mono_ms = self._shard, self._shard.host.mono_ms
-        core = shard.core
-        if core.dirty.is_empty:  # also again: what came has gone before any checkpoint
+        is_empty = shard.core.memory.dirty.is_empty
+        if is_empty:  # also again: what came has gone before any checkpoint
             self._first_dirty_ms = None
         elif self._first_dirty_ms is None:
             self._first_dirty_ms = mono_ms
@@ -133,7 +138,7 @@ class Checkpointing:
             return mono_ms >= self._retry_at_ms
         if self._has_refine_due or shard.read_ahead.needs_refine:
             return True
-        if core.dirty.is_empty:
+        if is_empty:
             is_old = mono_ms - self._last_ms >= limits.CHECKPOINT_AGE_MS
             return (self._has_upkeep or shard.retention.has_spent) and is_old
         assert self._first_dirty_ms is not None
@@ -149,14 +154,13 @@ class Checkpointing:
     def _has_most_of_too_many(self) -> bool:
         """Whether the shards hold more changes than they should, and none more than this one. So
         they are cut in turns: all at once, they would be in memory twice at once."""
-        dirty, shards = self._shard.core.dirty, self._shard.host.open_shards()
-        count = len(shards)
+        dirty, count = self._shard.core.memory.dirty, len(self._shard.host.shards)
         if (
             count * len(dirty.tickets) < limits.CHECKPOINT_TICKETS_MAX
             and count * dirty.size_bytes < limits.CHECKPOINT_DIRTY_BYTES
         ):
             return False  # where this is the greatest, all together are not too many
-        others = [other.core.dirty for other in shards]
+        others = [other.core.dirty for other in self._shard.host.open_shards()]
         counts = [len(other.tickets) for other in others]
         sizes = [other.size_bytes for other in others]
         return (

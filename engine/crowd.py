@@ -5,13 +5,12 @@ Each lane is sorted, so all of them are with a few comparisons each; and what ad
 ticket it does of a crowd once.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import repeat
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-from parkade.shard.crowd import plain_ranks
+from parkade.shard.crowd import first_ranks, plain_count
 from parkade.shard.lane import Lane
 from parkade.shard.lanes import Lanes
 
@@ -42,9 +41,9 @@ def crowd_of(posts: Iterable[T], most: int, before: int, now_ms: int) -> list[tu
     where each of them waits. At most so many, all below the rank `before`, and none behind one that
     is not plain."""
     found: list[tuple[int, T]] = []
-    for post in sorted(posts, key=lambda post: post.lane.window[0]):
-        ranks, before = plain_ranks(post.owner.lanes, post.lane, most, before, now_ms)
-        found += zip(ranks, repeat(post), strict=False)
+    for post in posts:
+        found += zip(first_ranks(post.lane, most, before), repeat(post), strict=False)
     found.sort(key=_rank_of)
-    del found[min(most, bisect_left(found, before, key=_rank_of)) :]
+    del found[most:]
+    del found[plain_count([(rank, post.owner.lanes) for rank, post in found], now_ms) :]
     return found

@@ -29,17 +29,17 @@ class Dues:
         if shard.has_more:
             self.wall_ms = self.mono_ms = 0
             return
-        wake_ms = shard.core.placement.next_wake()
+        wake_ms = shard.placement.next_wake()
         self.wall_ms = NEVER_MS if wake_ms is None else wake_ms
-        due_ms = shard.host.mono_ms + limits.WAIT_MS_MAX
+        due_ms, since_ms = shard.host.mono_ms + limits.WAIT_MS_MAX, shard.uncovered_since_ms
+        if since_ms is not None and since_ms + limits.IDLE_COVER_MS < due_ms:
+            due_ms = since_ms + limits.IDLE_COVER_MS
         for next_ms in (
             shard.checkpointing.next_ms(), shard.retention.next_ms(), shard.handing.next_ms()
         ):  # fmt: skip
             if next_ms is not None and next_ms < due_ms:
                 due_ms = next_ms
         self.mono_ms = due_ms
-        if shard.uncovered_since_ms is not None:
-            self.cover_by(shard.uncovered_since_ms)
 
     def reckon_start(self, shard: "ShardHost") -> None:
         """Behind a start, which leaves a shard little to do: its turn follows in a moment, with
@@ -55,7 +55,8 @@ class Dues:
 
     def are_over_by(self, mono_ms: int) -> None:
         """There is something to be done then, on the monotonic clock."""
-        self.mono_ms = min(self.mono_ms, mono_ms)
+        if mono_ms < self.mono_ms:
+            self.mono_ms = mono_ms
 
     def cover_by(self, since_ms: int) -> None:
         """A frame without a successor is covered after a while."""

@@ -91,7 +91,7 @@ class Handing:
 
     def next_ms(self) -> int | None:
         """When, on the monotonic clock, to try again what failed."""
-        return min(self._retry_at_ms.values(), default=None)
+        return min(self._retry_at_ms.values()) if self._retry_at_ms else None
 
     def step(self) -> None:
         """Sends what can be sent, and has more read where memory has little left."""

@@ -228,7 +228,7 @@ class Host:
         """Whether there is something to do, once all frames that are on their way are durable, or a
         moment is over."""
         volley, posted = self._volley, self._posted
-        if volley.expect(sum(shard.frame_in_flight for shard in self.open_shards())):
+        if volley.expect(sum([s.frame_in_flight for s in self.shards if s.is_open])):
             if len(posted) >= volley.count or self._event.wait(LINGER_S):
                 return True
             volley.end()
@@ -264,8 +264,9 @@ class Host:
         self._take_posted()
         self.take_outcomes()
         self._take_asks()
-        is_lone = self.lone_frames.is_quiet(self.mono_ms)
-        self.is_lone = is_lone and sum([shard.is_stirred for shard in self.shards]) < 2
+        self.is_lone = self.lone_frames.is_quiet(self.mono_ms) and (
+            sum([shard.is_stirred for shard in self.shards]) < 2
+        )
         for shard in self.shards:
             if shard.needs_turn():
                 self._turn(shard)
@@ -293,9 +294,10 @@ class Host:
     def _waits_for_outcomes(self) -> bool:
         """Whether frames wait for the outcomes of the attempts that begin in this pass."""
         begun = self.attempts.to_send
-        return begun > 0 and self._outcome_wait.begins(
-            begun, max((len(shard.records) for shard in self.open_shards()), default=0)
-        )
+        if not begun:
+            return False
+        records = [len(shard.records) for shard in self.shards if shard.is_open]
+        return self._outcome_wait.begins(begun, max(records, default=0))
 
     def _hand_frames(self) -> bool:
         """To the shards' own threads; a lone one is written here, and heard of at once. True: there

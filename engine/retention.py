@@ -76,7 +76,9 @@ class Retention:
 
     def next_ms(self) -> int | None:
         """When, on the monotonic clock, the next look is due; None: an answer is awaited."""
-        return None if self._is_busy or self._is_ahead() else self._next_ms
+        if self._is_busy or (self._forgotten and self._is_ahead()):
+            return None
+        return self._next_ms
 
     def spent_by(self, lsn: int) -> list[bytes]:
         """Keys of blobs of what has ended of which nothing is left at an LSN."""

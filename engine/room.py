@@ -23,24 +23,32 @@ BOUNDED = (Submit, CancelMany, Bookmark)
 class Room:
     """Used by the core thread alone. `is_there`: for the largest turn; `is_full`: the disk is, so
     that no spare can be made, or no checkpoint and memory holds as much as it may; `takes_starts`:
-    the one and not the other."""
+    the one and not the other; `takes_new`: memory has room for what is submitted."""
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
-        self.is_there = self.is_full = self.takes_starts = False
+        self.is_there = self.is_full = self.takes_starts = self.takes_new = False
         self.spare_in_flight = False
         self._lacks_spare = self._has_asked = False
-        self._wanted_bytes = 0
+        self._wanted_bytes = self._asked_bytes = 0
         self._retry_ms = shard.host.mono_ms
 
     def look(self) -> None:
         """At the beginning of a turn."""
         shard = self._shard
+        journal, self.takes_new = shard.journal, shard.host.has_changed_room()
         wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
-        self.is_there = shard.journal.has_room(wanted_bytes)
-        if shard.journal.has_spare:
+        # A spare takes the largest frame that the journal was ever asked about.
+        has_spare = wanted_bytes <= self._asked_bytes and journal.has_spare
+        if not has_spare:
+            self._asked_bytes = wanted_bytes
+            self.is_there = journal.has_room(wanted_bytes)
+            has_spare = journal.has_spare
+        else:
+            self.is_there = True
+        if has_spare:
             self._lacks_spare = self._has_asked = False
-        elif not self.is_there or shard.journal.live_bytes:
+        elif not self.is_there or journal.live_bytes:
             # Not while nothing is written: whoever submits first would wait for the disk behind it.
             self._prepare_spare()
         self.is_full = (self._lacks_spare and not self.is_there) or self._is_stuck()
@@ -49,9 +57,8 @@ class Room:
 
     def _is_stuck(self) -> bool:
         """Whether submits that wait at the dirty bound would wait for space on the disk."""
-        host = self._shard.host
-        return not host.has_changed_room() and any(
-            shard.checkpointing.lacks_room for shard in host.open_shards()
+        return not self.takes_new and any(
+            shard.checkpointing.lacks_room for shard in self._shard.host.open_shards()
         )
 
     def takes(self, ask: Ask) -> bool:

@@ -186,9 +186,9 @@ class ShardHost:
     @property
     def has_more(self) -> bool:
         """Whether another turn has work without anything new coming in."""
-        if self.status != OPEN:
+        if not self.is_open:
             return False
-        has_asks = self.has_undecided and not self._is_waiting
+        has_asks = not self._is_waiting and self.has_undecided
         return has_asks or self.checkpointing.is_building
 
     def wait_ms(self) -> int:
@@ -233,13 +233,14 @@ class ShardHost:
     def _decide_some(self) -> None:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
         self._is_waiting = False
-        takes_new = self.host.has_changed_room()
+        takes_new = self.room.takes_new
         tells_new = takes_new or self.room.is_full  # which a full disk refuses
-        self.asks.extend(self.arrivals.take_answerable())
+        if self.arrivals.is_awaited:
+            self.asks.extend(self.arrivals.take_answerable())
         for queue, is_taken in (
             (self.asks, True), (self.arrivals.queue, takes_new), (self.submits, tells_new),
         ):  # fmt: skip
-            for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX)):
+            for _ in range(min(len(queue), limits.COMMANDS_PER_TURN_MAX) if queue else 0):
                 if not is_taken or not self.room.takes(queue[0]):
                     self._is_waiting = True
                     if queue is self.asks:
@@ -372,7 +373,7 @@ class ShardHost:
         self.durable_lsn = lsn
         self.uncovered_since_ms = self.host.mono_ms
         self.dues.cover_by(self.uncovered_since_ms)
-        if self.has_undecided or self.checkpointing.is_busy:
+        if self.checkpointing.awaits_frame or self.has_undecided:
             self.is_stirred = True
         told = self.notes.release()
         # Before anybody is told: who hears of an end finds what it brought forth on its way.

@@ -34,27 +34,29 @@ class Upkeep:
             shard.dues.pass_over()
             return False
         self.put_off = 0
-        shard.load_waiting()
-        self._hand_large_frame()  # somebody waits for it, and for nothing of the rest
+        if shard.waiting:
+            shard.load_waiting()
+        # Somebody waits for it, and for nothing of the rest; a smaller one takes along what this
+        # pass starts.
+        if len(shard.records) > limits.SMALL_FRAME_RECORDS:
+            shard.hand_frame()
         shard.read_ahead.ask()
         shard.retention.step()
         shard.checkpointing.step()
         shard.handing.step()
-        self._hand_large_frame()
+        if len(shard.records) > limits.SMALL_FRAME_RECORDS:
+            shard.hand_frame()
         self._cover_when_idle()
         return True
 
-    def _hand_large_frame(self) -> None:
-        """A smaller one takes along what this pass starts."""
-        if len(self._shard.records) > limits.SMALL_FRAME_RECORDS:
-            self._shard.hand_frame()
-
     def _may_wait(self, has_due: bool) -> bool:
-        shard, records = self._shard, len(self._shard.records)
+        shard = self._shard
+        if not shard.host.is_lone or shard.frame_in_flight:
+            return False
+        records = len(shard.records)
         is_awaited = has_due if not records else records <= PUT_OFF_RECORDS_MAX
-        is_lone = shard.host.is_lone and not shard.frame_in_flight
         wants_read = shard.waiting or shard.placement.load_queue
-        return is_lone and is_awaited and not wants_read and not shard.has_undecided
+        return is_awaited and not wants_read and not shard.has_undecided
 
     def _cover_when_idle(self) -> None:
         shard = self._shard

@@ -5,25 +5,30 @@ Told from here to admission, which knows who goes before whom over all lanes.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
-from parkade.shard.lane import RANK_MAX, SERIAL_MASK, Lane
+from parkade.shard.lane import SERIAL_MASK, Lane
 from parkade.shard.lanes import IN_HAND, Lanes
 
-__all__ = ["lone_fresh", "plain_ranks", "take_first"]
+__all__ = ["first_ranks", "lone_fresh", "plain_count", "take_first"]
 
 
-def plain_ranks(
-    lanes: Lanes, lane: Lane, most: int, before: int, now_ms: int
-) -> tuple[list[int], int]:
-    """The ranks of the first that are plain, at most so many, all of them below `before`; and the
-    rank of the one behind them that is not plain, or `before`."""
-    hot, window = lanes.memory.hot, lane.window
-    ranks = window[: min(most, bisect_left(window, before))]
-    for at, rank in enumerate(ranks):
-        ticket = hot[rank & SERIAL_MASK]
+def first_ranks(lane: Lane, most: int, before: int) -> list[int]:
+    """The first ranks of a lane, at most so many, all of them below `before`."""
+    window = lane.window
+    ranks = window[:most]
+    return ranks if not ranks or ranks[-1] < before else ranks[: bisect_left(ranks, before)]
+
+
+def plain_count(ranks: Iterable[tuple[int, Lanes]], now_ms: int) -> int:
+    """How many of these come before the first that is not plain: ranks, and where each waits."""
+    count = 0
+    for rank, lanes in ranks:
+        ticket = lanes.memory.hot[rank & SERIAL_MASK]
         if ticket.key is not None or ticket.is_suspect or ticket.due_ms > now_ms:
-            return ranks[:at], rank
-    return ranks, min(before, RANK_MAX)
+            break
+        count += 1
+    return count
 
 
 def take_first(lanes: Lanes, lane: Lane, count: int) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 
 from parkade.shard.bounds import Bounds
 from parkade.shard.commands import Loaded
-from parkade.shard.generation import LaneMove
+from parkade.shard.generation import NEVER_MS, LaneMove
 from parkade.shard.horizon import (
     NOWHERE,
     Horizon,
@@ -178,7 +178,11 @@ class Placement(Horizon):
         command and no read comes in; None: never. What is past is to be done now."""
         if self.load_queue and not self.loads_out:
             return 0
-        wake_ms, lanes = self.next_timer(), self.lanes
+        lanes = self.lanes
+        has_timers = self.overlay or self.expiries.heap or len(self.wheel)
+        # At full load everybody is due: this is asked in every turn.
+        is_timed = has_timers or self.memory.plain_due_ms < NEVER_MS
+        wake_ms = self.next_timer() if is_timed else None
         if self.can_sweep():
             sweep_ms = (self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2
             wake_ms = earlier(wake_ms, sweep_ms)

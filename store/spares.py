@@ -109,8 +109,9 @@ class SparePool:
 
     def has_room(self, body_bytes: int) -> bool:
         """Whether some spare takes such a frame."""
-        needed_bytes = Spare.bytes_for(body_bytes)
-        return any(spare.size_bytes >= needed_bytes for spare in self._spares)
+        # Asked in every turn: a generator would cost more than the list.
+        sizes = [spare.size_bytes for spare in self._spares]
+        return bool(sizes) and max(sizes) >= Spare.bytes_for(body_bytes)
 
     def room_bytes(self) -> int:
         """The size of the largest spare, 0 without one."""

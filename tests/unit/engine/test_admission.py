@@ -170,7 +170,7 @@ def test_a_lane_that_was_empty_for_a_while_is_one_lane_of_its_crowd() -> None:
     waiting += [other.submit(task="plain") for _ in range(8)]
     admission.places["thread"] = 6
     assert [pick.serial for pick in take(admission, shards)] == waiting[:5]
-    admission.places["thread"] = 30
+    admission.places["thread"], admission.is_stirred = 30, True
     assert [pick.serial for pick in take(admission, shards)] == waiting[5:]
     for shard in shards:
         shard.rig.checked()

@@ -18,7 +18,7 @@ from parkade.shard.commands import (
     StartAlike,
     StartItem,
 )
-from parkade.shard.crowd import plain_ranks, take_first
+from parkade.shard.crowd import first_ranks, plain_count, take_first
 from parkade.shard.lane import RANK_MAX, SERIAL_MASK
 from parkade.shard.lanes import IN_HAND
 from parkade.store.record import Options, UniqueClaim
@@ -143,10 +143,13 @@ def test_plain_tickets_are_taken_up_to_the_first_of_which_there_is_more_to_say()
     (lane,) = rig.core.placement.heads()
     lanes, window = rig.core.placement.lanes, list(lane.window)
     assert [rank & SERIAL_MASK for rank in window] == [*plain, keyed, last]
-    assert plain_ranks(lanes, lane, 9, RANK_MAX, rig.now_ms) == (window[:2], window[2])
-    assert plain_ranks(lanes, lane, 1, RANK_MAX, rig.now_ms) == (window[:1], RANK_MAX)
-    assert plain_ranks(lanes, lane, 9, window[1], rig.now_ms) == (window[:1], window[1])
-    assert plain_ranks(lanes, lane, 9, window[0], rig.now_ms) == ([], window[0])
+    assert first_ranks(lane, 9, RANK_MAX) == window
+    assert first_ranks(lane, 1, RANK_MAX) == window[:1]
+    assert first_ranks(lane, 9, window[1]) == window[:1]
+    assert first_ranks(lane, 9, window[0]) == first_ranks(lane, 0, RANK_MAX) == []
+    assert plain_count([(rank, lanes) for rank in window], rig.now_ms) == 2
+    assert plain_count([(rank, lanes) for rank in window[:1]], rig.now_ms) == 1
+    assert plain_count([(window[0], lanes)], rig.now_ms - 86_400_000) == 0
     take_first(lanes, lane, 2)
     assert [lanes.seats[serial] for serial in plain] == [IN_HAND] * 2
     assert lane.window == window[2:] and lanes.total == 2 and lane in lanes.changed
