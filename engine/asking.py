@@ -5,7 +5,7 @@ of the shards' answers. It knows nothing of how it is waited for.
 """
 
 import asyncio
-from asyncio.events import _get_running_loop  # public there; the other one raises, which is dear
+from asyncio.events import _get_running_loop  # pyright: ignore[reportPrivateUsage] -- see below
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -170,5 +170,6 @@ def _due_counts(request: Request[Any]) -> list[int]:
 
 def check_not_on_loop(call: str, instead: str) -> None:
     """Raises `BlockingInEventLoop` where a blocking wait would stop an event loop."""
+    # One of the names that `asyncio.events` exports; `get_running_loop` raises, which is dear.
     if _get_running_loop() is not None:
         raise BlockingInEventLoop(call, instead=instead)

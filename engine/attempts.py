@@ -422,7 +422,7 @@ class Attempts:
                 return
             self._forget_all(outcomes)
             if answers is not None and not is_repeated and type(answers) is not AllSettled:
-                shard.refused_outcomes += [type(each) for each in answers].count(Refusal)
+                shard.refused_outcomes += sum([type(each) is Refusal for each in answers])
             if changed and self._breakers is not None:
                 self._breakers.note_breakers(changed)
 

@@ -45,8 +45,8 @@ class Deadlines:
                 timeout_ms = run.job.timeout_ms
                 if lease_ms is not None:
                     run.lease_ms = lease_ms
-                    run.lease_until_ms = now_ms + lease_ms
-                    self._add(run, run.lease_until_ms)
+                    run.lease_until_ms = until_ms = now_ms + lease_ms
+                    self._add(run, until_ms)
                 if timeout_ms is not None:
                     # It begins later than this: the end is looked up then.
                     self._add(run, now_ms + timeout_ms)

@@ -8,7 +8,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import eq
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 from parkade.calls import Call
 from parkade.store.record import Submitted
@@ -62,7 +62,8 @@ class Handles(Sequence[Ticket[Any]]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list | Handles):
             return NotImplemented
-        return len(self) == len(other) and all(map(eq, self, other))
+        others = cast("Sequence[object]", other)
+        return len(self) == len(others) and all(map(eq, self, others))
 
     __hash__ = None  # type: ignore[assignment]
 

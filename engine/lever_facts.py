@@ -4,7 +4,7 @@ Which breakers there are, `status` tells.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from parkade.facts import plain
 
@@ -26,7 +26,7 @@ def _set_limit(engine: "Engine", args: Args) -> dict[str, Any]:
     engine.limits.set(
         args.get("scope", ""),
         concurrency=args.get("concurrency"),
-        rate=tuple(rate) if isinstance(rate, list) else rate,
+        rate=tuple(cast(Any, rate)) if isinstance(rate, list) else rate,
     )
     return {}
 

@@ -74,7 +74,7 @@ class Submitter(Protocol):
         """Make it durable, then answer with the ticket."""
         ...
 
-    async def asubmit_call(self, call: Call[R], /) -> "Ticket[R]":
+    def asubmit_call(self, call: Call[R], /) -> Coroutine[Any, Any, "Ticket[R]"]:
         """The same without blocking the loop."""
         ...
 

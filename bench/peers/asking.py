@@ -5,7 +5,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ class Asking:
         return Answer(peer, figures, time.monotonic() - began_s)
 
     @contextlib.contextmanager
-    def _fresh(self, peer: Peer) -> Iterator[dict[str, Any]]:
+    def _fresh(self, peer: Peer) -> Generator[dict[str, Any], None, None]:
         """What a stage is asked: a directory, or a database, of its own and the sizes."""
         with scratch("parkade-peer-", self.directory) as path:
             asked = {**self.sizes.as_json(), "directory": str(path), "address": "", "server": 0}

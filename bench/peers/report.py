@@ -14,11 +14,13 @@ from bench.peers.environments import OURS, PEERS
 class Results:
     """Every stage's figures, once per run, by queue; and who was not there."""
 
-    taken: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    slow: set[tuple[str, str]] = field(default_factory=set)
-    floors: list[dict[str, float]] = field(default_factory=list)
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    taken: dict[str, dict[str, list[dict[str, Any]]]] = field(
+        default_factory=dict[str, dict[str, list[dict[str, Any]]]]
+    )
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    slow: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    floors: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    machine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     server: str = ""
 
     def add(self, queue: str, stage: str, figures: dict[str, Any]) -> None:

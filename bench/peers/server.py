@@ -9,7 +9,7 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[Server]:
+def running(directory: Path) -> Generator[Server, None, None]:
     """A server over the directory, which must be empty. Raises `Unavailable`."""
     binaries, account = found(), account_for(directory)
     cluster = directory / "cluster"

@@ -29,13 +29,15 @@ def list_breakers(ctx: click.Context, is_json: bool, is_jsonl: bool) -> None:
     if facts["breakers"] is None:
         click.echo(f"parkade: breakers are not known: {facts['house_error']}", err=True)
         ctx.exit(exits.DAMAGED if facts["owner"] is None else exits.NEGATIVE)
-    closed = [{"name": name, "state": "closed"} for name in facts["closed_breakers"] or []]
+    names: list[str] = facts["closed_breakers"] or []
+    closed = [{"name": name, "state": "closed"} for name in names]
     if not output.is_for_people:
-        found = [*facts["breakers"], *closed]
+        found: list[dict[str, Any]] = [*facts["breakers"], *closed]
         output.document({"breakers": found}, lines=found)
         return
     screen = Screen()
-    held = {one["name"]: one["count"] for one in facts["held"] or [] if one["kind"] == "breaker"}
+    holds: list[dict[str, Any]] = facts["held"] or []
+    held = {one["name"]: one["count"] for one in holds if one["kind"] == "breaker"}
     for one in facts["breakers"]:
         count = f", holds {count_text(held[one['name']])}" if one["name"] in held else ""
         screen.line(breaker_text(screen, one) + count)

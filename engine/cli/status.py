@@ -149,7 +149,7 @@ def _print_house(screen: Screen, facts: dict[str, Any]) -> None:
         return
     for breaker in facts["breakers"]:
         screen.line(f"  breaker    {breaker_text(screen, breaker)}")
-    closed = facts["closed_breakers"] or []
+    closed: list[str] = facts["closed_breakers"] or []
     if closed:
         more = f" and {len(closed) - HOLDS_MAX} more" if len(closed) > HOLDS_MAX else ""
         names = ", ".join(map(clean, closed[:HOLDS_MAX]))
