@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
+from parkade import limits
 from parkade.crowd import CROWD_MIN, crowd_of
 from parkade.guards import Guards, Hold, Permit
-from parkade.limits import START_BATCH_MAX
 from parkade.queues import Held, Owner, Post, Queue, TaskQueues
 from parkade.ranking import Rank, Ranking
 from parkade.shard.crowd import lone_fresh, take_first
@@ -30,6 +30,7 @@ from parkade.shard.placement import Placement
 from parkade.shard.refill import wants_heads
 from parkade.shard.retry import expiry_of, is_late
 from parkade.shard.ticket import Ticket
+from parkade.start_gate import Gate
 from parkade.turns import Turns
 
 __all__ = ["Admission", "Handlers", "ShardLanes"]
@@ -85,21 +86,30 @@ class Admission:
 
     # ---------------------------------------------------------------------------------- taking
 
+    @property
+    def is_one_task(self) -> bool:
+        """Whether no other task has started anything for long."""
+        return self._turns.in_a_row >= limits.STARTS_ALONE_MIN
+
     def take(
         self,
         shards: Sequence[ShardLanes],
         now_ms: int,
         mono_ms: int | None = None,
         settled_ms: int | None = None,
+        *,
+        most: int = limits.START_BATCH_MAX,
     ) -> Iterator[Permit]:
-        """Tickets to start, best first, with what they need, while it is there; at most a batch at
-        a time.
+        """Tickets to start, best first, with what they need, while it is there; `most`, and at most
+        a batch at a time.
 
         `shards` are those that take starts. `mono_ms` and `settled_ms` None: like the wall clock.
         """
         if not self.has_places:
             return
         self._look(now_ms, now_ms if mono_ms is None else mono_ms, settled_ms, shards)
+        if most <= 0:
+            return
         fresh = [o for o in self._owners.values() if o.is_open and o.lanes.has_fresh]
         if len(fresh) == 1 and not self.is_stirred:
             lone = self._take_lone(fresh[0])
@@ -110,7 +120,7 @@ class Admission:
             return
         for owner in fresh:
             self._note_fresh(owner)
-        left = START_BATCH_MAX
+        left = min(most, limits.START_BATCH_MAX)
         while left:
             queue = self._first_queue()
             if queue is None:
@@ -146,7 +156,7 @@ class Admission:
         """A shard is met for the first time, or with another memory than before."""
         self.shard_is_gone(number)
         owner = self._owners[number] = Owner(number, placement)
-        placement.lanes.watch(_Gate(self, owner))
+        placement.lanes.watch(Gate(self, owner))
         return owner
 
     def _take_lone(self, owner: Owner) -> Permit | None:
@@ -568,31 +578,6 @@ class Admission:
 
 
 _Timer = tuple[int, int, Held, Hold]
-
-
-class _Gate:
-    """What a shard's keys ask."""
-
-    __slots__ = ("_admission", "_owner")
-
-    def __init__(self, admission: Admission, owner: Owner) -> None:
-        self._admission = admission
-        self._owner = owner
-
-    def places(self, ticket: Ticket) -> int:
-        guards = self._admission.guards
-        plan = guards.plan_of(ticket.task, ticket.target)
-        assert ticket.key is not None, ticket.serial
-        return guards.key_places(plan, ticket.key)
-
-    def holds(self, ticket: Ticket) -> str | int | None:
-        admission = self._admission
-        if ticket.key is None and not ticket.is_suspect and not admission.lag_ms:
-            return None
-        return admission.reason_of(self._owner, ticket)
-
-    def is_held(self, lane: tuple[str, str | None, int]) -> bool:
-        return self._admission.is_held(lane)
 
 
 def _rank(listed: TaskQueues | Post) -> Rank:

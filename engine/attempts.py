@@ -8,7 +8,7 @@ for lost (docs/architecture.md, Admission and attempts).
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from parkade import limits
 from parkade.admission import Admission
 from parkade.asks import Ask
+from parkade.attempt_ports import AttemptRunner, BreakerNotes, TaskRules
 from parkade.draft_sizes import draft_bytes
 from parkade.guards import Permit
-from parkade.policies import RetryPolicy
 from parkade.shard.commands import (
     AllSettled,
     AllStarted,
@@ -39,39 +39,7 @@ if TYPE_CHECKING:
     from parkade.job import Job
     from parkade.shard_host import ShardHost
 
-__all__ = ["AttemptRunner", "Attempts", "TaskRules"]
-
-
-class AttemptRunner(Protocol):
-    """The executors."""
-
-    def start(self, jobs: "Sequence[Job]") -> None: ...
-    def cancel(
-        self, serial: int, fence: int, reason: str, *, is_for_good: bool = False
-    ) -> None: ...
-    def look(self, mono_ms: int) -> None: ...
-    def wait_ms(self, mono_ms: int) -> int | None: ...
-    def is_loop_closed(self) -> bool: ...
-    def loop_lost(self) -> None: ...
-
-
-class TaskRules(Protocol):
-    """What the code says of a task today."""
-
-    def policy_of(self, ticket: Ticket) -> RetryPolicy: ...
-    def on_crash_of(self, task: str) -> int: ...
-    def job_of(self, ticket: Ticket, payload: bytes) -> "Job | None": ...
-    def entropy(self) -> int: ...
-
-
-class BreakerNotes(Protocol):
-    """Who makes durable which breakers have opened or closed."""
-
-    def expect_breakers(self, names: Sequence[str]) -> None:
-        """By outcomes that are yet to be written."""
-
-    def note_breakers(self, names: Sequence[str]) -> None:
-        """By outcomes that are durable, or were lost with a shard that is served no more."""
+__all__ = ["Attempts"]
 
 
 class _Attempt(msgspec.Struct, gc=False, eq=False):
@@ -104,7 +72,7 @@ class Attempts:
         admission: Admission,
         rules: TaskRules,
         runner: AttemptRunner,
-        breakers: "BreakerNotes | None" = None,
+        breakers: BreakerNotes | None = None,
     ) -> None:
         self._shards = shards
         self.admission = admission
@@ -112,6 +80,7 @@ class Attempts:
         self._runner = runner
         self._breakers = breakers
         self._attempts: dict[int, _Attempt] = {}  # by serial, which no two shards share
+        self._unbegun: set[int] = set()  # picked, and no Started of theirs is durable yet
         self._jobs: list[Job] = []
         self._changed: list[str] = []  # breakers, by the outcomes being settled
         self._clock_held: list[tuple[ShardHost, int]] = []
@@ -128,6 +97,20 @@ class Attempts:
         """Places in use."""
         return sum(self.admission.used.values())
 
+    @property
+    def under_way(self) -> int:
+        """How many have what they need, and no durable Started yet."""
+        return len(self._unbegun)
+
+    def _starts_left(self) -> int:
+        """How many more may be under way. None before half of them are durable: each shard's frame
+        would make room for a few, and every ticket would pay for a pass. One task alone has nobody
+        behind it who would wait."""
+        most = limits.STARTS_UNDER_WAY_MAX
+        if self.admission.is_one_task:
+            return limits.START_BATCH_MAX
+        return most - self.under_way if 2 * self.under_way <= most else 0
+
     # ------------------------------------------------------------------------------- starting
 
     def admit(self, now_ms: int, mono_ms: int | None = None, settled_ms: int | None = None) -> None:
@@ -141,7 +124,9 @@ class Attempts:
         picks: dict[int, list[int]] = defaultdict(list)
         twice: list[Permit] = []
         attempts = self._attempts
-        for permit in self.admission.take(open_shards, now_ms, mono_ms, settled_ms):
+        for permit in self.admission.take(
+            open_shards, now_ms, mono_ms, settled_ms, most=self._starts_left()
+        ):
             number, serial = permit.shard, permit.serial
             held = attempts.get(serial)
             if held is not None and held.permit is not None:
@@ -149,6 +134,7 @@ class Attempts:
                 twice.append(permit)
                 continue
             attempts[serial] = _Attempt(number, permit)
+            self._unbegun.add(serial)
             picks[number].append(serial)
         for permit in twice:
             self.admission.undo(permit, now_ms)
@@ -160,7 +146,9 @@ class Attempts:
 
     def wait_ms(self, now_ms: int, mono_ms: int) -> int | None:
         """How long until time alone may let something start; None: it will not."""
-        return self.admission.wait_ms(now_ms, mono_ms) if self.is_admitting else None
+        if not self.is_admitting or not self._starts_left():
+            return None  # those that become durable begin a pass by themselves
+        return self.admission.wait_ms(now_ms, mono_ms)
 
     def look_at_time(self, mono_ms: int) -> None:
         """Gives up attempts that have run out of time, before anything else is heard of them."""
@@ -281,6 +269,7 @@ class Attempts:
         error: BaseException | None,
     ) -> None:
         """The Started is durable: the handlers may run."""
+        self._unbegun.difference_update(payloads)
         if answers is None:
             for serial in payloads:
                 self._release(serial)
@@ -473,6 +462,7 @@ class Attempts:
 
     def _release(self, serial: int) -> None:
         """What was in hand for an attempt that never began is free again."""
+        self._unbegun.discard(serial)
         attempt = self._attempts.pop(serial, None)
         if attempt is not None and attempt.permit is not None:
             self.admission.undo(attempt.permit, self._shards[attempt.number].host.now_ms)

@@ -7,7 +7,7 @@ Which place makes an attempt is told here; how, in `parkade.threaded`, `parkade.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -18,7 +18,7 @@ from parkade.clock import Clock
 from parkade.deadlines import Deadlines
 from parkade.job import Job
 from parkade.links import LinkPort
-from parkade.looped import LoopedPlace
+from parkade.looped import BURST_MAX, LoopedPlace
 from parkade.policies import StoredRetry
 from parkade.process_pool import ProcessPool
 from parkade.runs import Place, Run, Runs
@@ -29,7 +29,7 @@ from parkade.tasks import Task
 from parkade.threaded import ThreadedPlace
 from parkade.threads import ThreadPool
 
-__all__ = ["Executor", "PlaceKind"]
+__all__ = ["Executor", "PlaceKind", "crowds_last"]
 
 PlaceKind: TypeAlias = Literal["thread", "loop", "process"]
 
@@ -107,7 +107,7 @@ class Executor:
         if self.runs.is_closed:
             return
         by_kind: dict[PlaceKind, list[Run]] = defaultdict(list)
-        for task, listed in groupby(jobs, attrgetter("task")):
+        for task, listed in groupby(crowds_last(jobs), _task_of):
             kind = self.kind_of(task)
             place = self._places[kind]
             by_kind[kind] += [Run(job, place, (job.serial, job.fence)) for job in listed]
@@ -179,3 +179,17 @@ class Executor:
         """After `close`: returns when no child process is left, which may take the grace that they
         have to end."""
         self.processes.join()
+
+
+def crowds_last(jobs: Sequence[Job]) -> Sequence[Job]:
+    """In their order, but those of a task with more than a burst of them behind the others: all of
+    them have their places, and who is alone would wait for the whole crowd's first steps."""
+    if len(jobs) <= BURST_MAX:
+        return jobs
+    counts = Counter(map(_task_of, jobs))
+    if len(counts) == 1:
+        return jobs
+    return sorted(jobs, key=lambda job: counts[job.task] > BURST_MAX)
+
+
+_task_of = attrgetter("task")

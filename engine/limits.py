@@ -45,7 +45,9 @@ __all__ = [
     "SMALL_FRAME_RECORDS",
     "SPENT_SEEK_PAUSE_MS",
     "SPENT_WALK_BLOBS",
+    "STARTS_ALONE_MIN",
     "STARTS_IN_A_ROW_MAX",
+    "STARTS_UNDER_WAY_MAX",
     "START_BATCH_MAX",
     "SUBMIT_BYTES_MAX",
     "SUBMIT_CHUNK",
@@ -94,6 +96,8 @@ HAND_RETRY_MS = 1_000  # after a hand-over that failed while its receiver was op
 EXPIRED_BYTES = 40  # what the record of one expired ticket writes
 START_BATCH_MAX = 256  # tickets started by a pass: who becomes due meanwhile waits for its end
 STARTS_IN_A_ROW_MAX = 64  # of one task, while another of its priority waits
+STARTS_ALONE_MIN = 4_096  # of one task, no other's between them: nobody is there to go behind it
+STARTS_UNDER_WAY_MAX = 256  # not durable yet: who becomes due goes behind them
 
 POISON_WINDOW_MS = 60_000
 RECOVERIES_IN_WINDOW_MAX = 1  # a second failure within the window refuses the shard

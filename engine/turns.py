@@ -24,9 +24,12 @@ T = TypeVar("T", bound=_Taker)
 
 
 class Turns(Generic[T]):
-    """One row for each kind of place: kinds do not take each other's."""
+    """One row for each kind of place: kinds do not take each other's. `in_a_row`: how many the
+    latest task has started since any other did, whatever the kind."""
 
     def __init__(self) -> None:
+        self.in_a_row = 0
+        self._latest: T | None = None
         self._rows: dict[str, tuple[T, int]] = {}
 
     def left(self, task: T) -> int:
@@ -36,6 +39,8 @@ class Turns(Generic[T]):
 
     def note(self, task: T, count: int = 1) -> None:
         """It has started so many more."""
+        self.in_a_row = self.in_a_row + count if task is self._latest else count
+        self._latest = task
         row = self._rows.get(task.kind)
         self._rows[task.kind] = (task, row[1] + count if row and row[0] is task else count)
 

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import AttemptRow
 from parkade.shard.ticket import Ticket
@@ -15,7 +17,7 @@ __all__ = ["NEVER_MS", "Cut", "Generation", "LaneMove"]
 NEVER_MS: Final = 1 << 62
 
 
-class LaneMove(NamedTuple):
+class LaneMove(msgspec.Struct, frozen=True, gc=False):
     """A ticket whose entry becomes a row of `lanes`, or of `waits`; its head stays as it is. `key`:
     its key, if that is known; without it its entry is in the agenda."""
 

@@ -402,9 +402,8 @@ class Lanes:
         memory = self.memory
         ticket = memory.hot.get(serial)
         if serial in memory.stored_at:
-            memory.stored_at[serial] = memory.stored_at[serial]._replace(
-                in_lane=not move.to_waits, in_waits=move.to_waits
-            )
+            at = memory.stored_at[serial]
+            memory.stored_at[serial] = at.as_row(is_waiting=move.to_waits)
         if ticket is None:
             self.lane_by_number(move.lane_number).ranks.pop(serial, None)
             return None

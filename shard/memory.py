@@ -352,7 +352,7 @@ class Memory:
         # move that is under way: then its old entry is taken away wherever it is.
         at = parked.stored_at
         if at.in_lane is not None and ticket.state == PENDING:
-            at = at._replace(in_lane=None)
+            at = replace(at, in_lane=None)
         self.stored_at[serial] = at
         self.lingering.add(serial)
         name = unique_name_of(ticket)

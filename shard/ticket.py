@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from parkade.store.record import ErrorText, Options, ProgressNote, Submitted, UniqueClaim
 
@@ -110,7 +111,7 @@ def ticket_of(submitted: Submitted) -> Ticket:
     )
 
 
-class StoredAt(NamedTuple):
+class StoredAt(msgspec.Struct, frozen=True, gc=False):
     """How the last completed checkpoint left a ticket: what the next one must take away."""
 
     state: int
@@ -122,6 +123,10 @@ class StoredAt(NamedTuple):
     in_lane: bool | None = False
     group: bytes | None = None  # in whose index it stands
     in_waits: bool = False  # its entry is a row of `waits`
+
+    def as_row(self, *, is_waiting: bool) -> "StoredAt":
+        """The same with its entry a row of `lanes`, or of `waits`."""
+        return replace(self, in_lane=not is_waiting, in_waits=is_waiting)
 
 
 Placed: TypeAlias = StoredAt | int

@@ -9,6 +9,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from parkade.shard import (
     DONE,
     ENTRY_AGENDA,
@@ -122,7 +124,7 @@ class Building:
             kind = core.entry_kind(serial)
             expiry_ms = expiry_of(ticket)
         at = stored_at(ticket, number, kind == ENTRY_LANE, expiry_ms)
-        at = at._replace(in_waits=kind == ENTRY_WAITS)
+        at = replace(at, in_waits=kind == ENTRY_WAITS)
         is_plain = ticket.state in (PENDING, DONE) and ticket.options is None
         is_plain = is_plain and core.is_new_to_agenda(serial)
         batch.placed[serial] = at.lane_number if is_plain else at
@@ -199,11 +201,12 @@ class FakeStore:
                 mark = (at.expiry_ms, serial, at.first_due_ms, at.lane_number)
                 self._count(self.marks, mark, 1)
         for serial, move in batch.moves.items():
-            self._leave(serial, *move[:4])
+            place = move.due_ms, move.first_due_ms, move.lane_number
+            self._leave(serial, *place, move.key)
             if move.to_waits:
-                self._add_waiting(serial, *move[:4])
+                self._add_waiting(serial, *place, move.key)
             else:
-                self._add_row(serial, *move[:3])
+                self._add_row(serial, *place)
         for serial, head in batch.heads.items():
             if head is not None:
                 self.heads[serial] = head

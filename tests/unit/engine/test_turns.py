@@ -64,3 +64,16 @@ def test_a_row_begins_anew_where_nobody_of_its_priority_waits() -> None:
     assert turns.left(crowd) == 0
     assert turns.next(crowd, lesser) is crowd
     assert turns.left(crowd) == STARTS_IN_A_ROW_MAX
+
+
+def test_what_starts_in_between_ends_a_row_of_whatever_kind() -> None:
+    turns: Turns[Waiting] = Turns()
+    crowd, other = Waiting((0, 1)), Waiting((0, 2))
+    for task, count, in_a_row in (
+        (crowd, 64, 64),
+        (crowd, 64, 128),
+        (other, 1, 1),
+        (crowd, 64, 64),
+    ):
+        turns.note(task, count)
+        assert turns.in_a_row == in_a_row
