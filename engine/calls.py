@@ -140,6 +140,7 @@ class Definition:
         "_unique",
         "handler",
         "name",
+        "plain_payloads",
         "settings",
     )
 
@@ -153,6 +154,8 @@ class Definition:
         templates = (self._key, self._unique, self._target, self._summary)
         self._has_templates = any(template is not None for template in templates)
         self._codecs: tuple[PayloadCodec, ResultCodec] | None = None
+        # How its arguments are stored, where that is known and nothing else is made of them.
+        self.plain_payloads: PayloadCodec | None = None
         try:
             self._make_codecs()
         except Unresolved:
@@ -235,6 +238,8 @@ class Definition:
             if template is not None:
                 template.check_types(hints)
         self._codecs = PayloadCodec(self.name, self.handler), ResultCodec(self.name, self.handler)
+        if not self._has_templates:
+            self.plain_payloads = self._codecs[0]
         return self._codecs
 
     def _resolved(self) -> tuple[PayloadCodec, ResultCodec]:

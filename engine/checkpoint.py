@@ -101,6 +101,9 @@ class Checkpoint:
         for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
             batch.index_runs.setdefault(prefix, []).extend(keys)
         if lined:
+            if len(lined) == len(self._flight.plain):  # as in a crowd of one task
+                batch.fresh_lane_keys += pack_lane_keys(lane_number, dues_ms, serials)
+                return
             is_lined = [serial in lined for serial in serials]
             lane_keys = pack_lane_keys(lane_number, dues_ms, serials)
             batch.fresh_lane_keys += compress(lane_keys, is_lined)

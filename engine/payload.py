@@ -75,6 +75,7 @@ class PayloadCodec:
         "_decode",
         "_exact",
         "_handler",
+        "_lone_types",
         "_positional",
         "_required",
         "_spread",
@@ -105,6 +106,9 @@ class PayloadCodec:
             elif p.kind is p.VAR_KEYWORD:
                 hint, self._exact[p.name] = types.GenericAlias(dict, (str, hint)), frozenset()
             fields[p.name] = hint if p.name in self._required else NotRequired[hint]
+        # Of the argument of a handler that has no other: what fits it for certain.
+        lone = self._exact[self._positional[0]] if self._count == 1 else None
+        self._lone_types = frozenset[type]() if lone is None else lone
         make: Any = TypedDict
         self._type: Any = make("Arguments", fields)
         self._decode = typed_decoder(self._type, handler, "its arguments").decode
@@ -116,16 +120,19 @@ class PayloadCodec:
 
         Checked: what is stored fits the annotations and can be read back. Raises `PayloadError`.
         """
-        if kwargs or len(args) != self._count:
-            values = self._bind(args, kwargs)
-        elif len(args) == 1:
+        is_lone = len(args) == 1 and type(args[0]) in self._lone_types and not kwargs
+        if is_lone:
             values = {self._positional[0]: args[0]}
+        elif kwargs or len(args) != self._count:
+            values = self._bind(args, kwargs)
         else:
             values = dict(zip(self._positional, args, strict=True))
         try:
             payload = _encode(values)
         except Exception as error:
             raise unstorable(self._task, values, error) from error
+        if is_lone:
+            return payload, values
         exact = self._exact
         for name, value in values.items():
             fits = exact[name]

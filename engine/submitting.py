@@ -15,6 +15,7 @@ from parkade.calls import Call
 from parkade.draft_sizes import HELD_BYTES, PLAIN_BYTES, cut, draft_bytes
 from parkade.errors import DuplicateTicket, StorageFull
 from parkade.handles import Handles
+from parkade.limits import SUBMIT_BYTES_MAX
 from parkade.loop_submits import LoopSubmits
 from parkade.shard.commands import AllCreated, Answer, Refusal, Submit
 from parkade.store.record import Submitted
@@ -200,11 +201,17 @@ class Submitting:
             [len(task.encode()) for task in {draft.task for draft in drafts}]
         )
         for shard, hand in enumerate(hands):
-            sizes = [
-                len(draft.payload) + plain_bytes
-                if draft.options is None and draft.key is None and draft.unique is None
-                else draft_bytes(draft)
+            total = sum([len(draft.payload) for draft in hand]) + plain_bytes * len(hand)
+            is_plain = [
+                draft.options is None and draft.key is None and draft.unique is None
                 for draft in hand
+            ]
+            if 0 < total <= SUBMIT_BYTES_MAX and all(is_plain):
+                yield shard, hand, total
+                continue
+            sizes = [
+                len(draft.payload) + plain_bytes if is_short else draft_bytes(draft)
+                for draft, is_short in zip(hand, is_plain, strict=True)
             ]
             for begin, end in cut(sizes):
                 yield shard, hand[begin:end], sum(sizes[begin:end])

@@ -127,6 +127,12 @@ class Task(Generic[P, R]):
         Raises `PayloadError` for arguments that do not fit the annotations or cannot be stored.
         """
         definition = self.definition
+        payloads, options = definition.plain_payloads, self._options
+        if payloads is not None:
+            payload, _ = payloads.encode(args, kwargs)
+            return Call(
+                self.name, payload, options.key, options.unique, self._stored, options, self
+            )
         encoded = definition.payloads.encode(args, kwargs)
         return definition.call(encoded, self._options, self._stored, self)
 

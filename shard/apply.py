@@ -143,18 +143,20 @@ class Applying:
         horizon_ms, ahead_ms = placement.horizon >> SERIAL_BITS, placement.bounds.plain_ahead_ms
         sleepers: list[Submitted] = []
         due: dict[str, list[Submitted]] = {}
+        known: str | None = None
+        of_task: list[Submitted] = []
         for record in records:
             if record.options is None and record.key is None and record.unique is None:
                 due_ms = record.due_ms
                 ahead = due_ms - record.at_ms
+                if ahead <= 0:
+                    if record.task != known:
+                        known = record.task
+                        of_task = due.setdefault(record.task, [])
+                    of_task.append(record)
+                    continue
                 if ahead >= ahead_ms and due_ms > horizon_ms:
                     sleepers.append(record)
-                    continue
-                if ahead <= 0:
-                    listed = due.get(record.task)
-                    if listed is None:
-                        listed = due[record.task] = []
-                    listed.append(record)
                     continue
             self.apply(record)
         if sleepers:

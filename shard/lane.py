@@ -6,7 +6,9 @@ tuples.
 """
 
 from bisect import bisect_left
+from collections import deque
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -140,9 +142,7 @@ class Lane:
     def put_all_outside(self, serials: list[int], ranks: list[int]) -> None:
         """The same for many, in bulk."""
         self.ranks.update(zip(serials, ranks, strict=True))
-        outside = self.outside
-        for rank in ranks:
-            heappush(outside, rank)
+        deque(map(heappush, repeat(self.outside), ranks), 0)
         self._tidy()
 
     def _tidy(self) -> None:

@@ -24,14 +24,18 @@ def line_up(lanes: Lanes, task: str, drafts: Sequence[Submitted]) -> Sequence[Su
     if lane is None or lane.edge == RANK_MAX:
         return drafts
     edge, within = lane.edge, list[Submitted]()
-    ranks = [draft.due_ms << SERIAL_BITS | draft.serial for draft in drafts]
+    serials = [draft.serial for draft in drafts]
+    ranks = [
+        draft.due_ms << SERIAL_BITS | serial for draft, serial in zip(drafts, serials, strict=True)
+    ]
     if min(ranks) <= edge:
         within = [draft for draft, rank in zip(drafts, ranks, strict=True) if rank <= edge]
         drafts = [draft for draft, rank in zip(drafts, ranks, strict=True) if rank > edge]
         ranks = [rank for rank in ranks if rank > edge]
+        serials = [draft.serial for draft in drafts]
     if drafts:
-        lanes.memory.create_lined(task, drafts)
-        lane.put_all_outside([draft.serial for draft in drafts], ranks)
+        lanes.memory.create_lined(task, serials, drafts)
+        lane.put_all_outside(serials, ranks)
         lanes.note_hunger(lane)
     return within
 

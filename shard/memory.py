@@ -178,18 +178,18 @@ class Memory:
     def create_plain(self, drafts: Sequence[Submitted]) -> None:
         """Take in tickets that have never been and that nobody will look at soon: what was
         submitted stands for them, until somebody does or a checkpoint has them."""
-        self._keep_plain(drafts)
+        self._keep_plain([draft.serial for draft in drafts], drafts)
         self.dirty.plain_due_ms = min(self.dirty.plain_due_ms, min([one.due_ms for one in drafts]))
 
-    def create_lined(self, task: str, drafts: Sequence[Submitted]) -> None:
+    def create_lined(self, task: str, serials: list[int], drafts: Sequence[Submitted]) -> None:
         """The same for tickets of one task that are due, and wait outside of their lane's
         window."""
-        self._keep_plain(drafts)
-        self.dirty.lined.setdefault(task, set()).update([one.serial for one in drafts])
+        self._keep_plain(serials, drafts)
+        self.dirty.lined.setdefault(task, set()).update(serials)
 
-    def _keep_plain(self, drafts: Sequence[Submitted]) -> None:
+    def _keep_plain(self, serials: list[int], drafts: Sequence[Submitted]) -> None:
         dirty = self.dirty
-        dirty.plain |= {draft.serial: draft for draft in drafts}
+        dirty.plain.update(zip(serials, drafts, strict=True))
         payload_bytes = sum([len(draft.payload) for draft in drafts])
         dirty.size_bytes += _PLAIN_BYTES * len(drafts) + payload_bytes
 

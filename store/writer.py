@@ -17,7 +17,6 @@ from lmdb import Cursor, Transaction, _Database
 from parkade.store.agenda import AgendaWriter, Upkeep
 from parkade.store.batch import Batch
 from parkade.store.bodies import CUT_BYTES_MIN, PageFill, cut_count, is_cut, rest_keys
-from parkade.store.breath import in_breaths
 from parkade.store.entry import EXPIRY
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
@@ -33,7 +32,7 @@ from parkade.store.meta import (
     encode_lane_rows,
     encode_memo,
 )
-from parkade.store.rows import pack_serials, seal, seal_all, unseal
+from parkade.store.rows import in_parts, pack_serials, seal, seal_all, unseal
 
 __all__ = [
     "CLAIM_BYTES",
@@ -242,7 +241,7 @@ def _append_bodies(
             break
     keys, bodies = keys[begun:], bodies[begun:]
     cursor = transaction.cursor(table)
-    for part in in_breaths(len(keys)):
+    for part in in_parts(len(keys)):
         rows = fill.cut(keys[part], bodies[part], kind)
         sealed = seal_all(rows.keys, rows.contents, rows.leads)
         cursor.putmulti(zip(rows.keys, sealed, strict=True), append=True)
@@ -273,7 +272,7 @@ def _put_run(
 ) -> None:
     """Seals and puts what is found, or appended, one behind the other: a few at a time, so that a
     row is still at hand when it is put."""
-    for part in in_breaths(len(keys)):
+    for part in in_parts(len(keys)):
         under = keys[part]
         leads = [lead] * len(under) if lead else []
         sealed = seal_all(under, rows[part], leads)
@@ -288,9 +287,8 @@ def _count_inside(cursor: "Cursor[memoryview]", keys: list[bytes]) -> int:
 def _delete_keys(
     transaction: "Transaction[memoryview]", table: _Database, keys: list[bytes]
 ) -> None:
-    for part in in_breaths(len(keys)):
-        for key in keys[part]:
-            transaction.delete(key, db=table)
+    for key in keys:
+        transaction.delete(key, db=table)
 
 
 def _delete_bodies(
@@ -332,7 +330,6 @@ def _leave_lanes(
     """(rows per lane, removals for the agenda): a ticket that has a row in its lane, or among those
     that wait for its key, loses that; one that has none stands in the agenda."""
     lane_rows = dict(lane_rows)
-    removals: list[bytes] = []
 
     def has_left(entry: bytes) -> bool:
         lane_number = int.from_bytes(entry[24:28], "big")
@@ -345,8 +342,7 @@ def _leave_lanes(
         lane_rows[lane_number] -= 1
         return True
 
-    for part in in_breaths(len(batch.leaves)):
-        removals += [entry for entry in batch.leaves[part] if not has_left(entry)]
+    removals = [entry for entry in batch.leaves if not has_left(entry)]
     has_waits = transaction.stat(tables.waits)["entries"] > 0
     for key, entry in batch.keyed_leaves:
         if not has_left(entry) and not (
@@ -565,11 +561,9 @@ def _put_buckets(
 
 def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:
     """Serials under their prefixes; they come in order, so most go to the end of their prefix."""
-    gone = sorted(batch.index_deletes)
-    for part in in_breaths(len(gone)):
-        for entry in gone[part]:
-            split = len(entry) - INDEX_SERIAL_BYTES
-            transaction.delete(entry[:split], entry[split:], db=tables.indexes)
+    for entry in sorted(batch.index_deletes):
+        split = len(entry) - INDEX_SERIAL_BYTES
+        transaction.delete(entry[:split], entry[split:], db=tables.indexes)
     runs = {prefix: [*serials] for prefix, serials in batch.index_runs.items()}
     for entry in batch.index_puts:
         runs.setdefault(entry[:-INDEX_SERIAL_BYTES], []).append(entry[-INDEX_SERIAL_BYTES:])
@@ -580,11 +574,8 @@ def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch
         if split >= APPENDED_MIN:
             last = bytes(cursor.value()) if cursor.set_key(prefix) and cursor.last_dup() else b""
             split = bisect_left(serials, last + b"\0") if last else 0
-        for part in in_breaths(split):
-            cursor.putmulti(zip(repeat(prefix), serials[:split][part]))
-        serials = serials[split:]
-        for part in in_breaths(len(serials)):
-            cursor.putmulti(zip(repeat(prefix), serials[part]), append=True)
+        cursor.putmulti(zip(repeat(prefix), serials[:split]))
+        cursor.putmulti(zip(repeat(prefix), serials[split:]), append=True)
 
 
 def _write_outbox(transaction: "Transaction[memoryview]", tables: Tables, batch: Batch) -> None:
