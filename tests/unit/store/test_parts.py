@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.parking import Content, check_content, diff, open_parked, pending
-from parkade.store import writer
+from parkade.store import rows, writer
 from parkade.store.bodies import PageFill
 from parkade.store.rows import PART_ROWS, in_parts
 
@@ -28,7 +28,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call
 
-    monkeypatch.setattr(writer, "seal_all", counted(writer.seal_all, 0))
+    monkeypatch.setattr(writer, "seal_all", counted(rows.seal_all, 0))
     monkeypatch.setattr(PageFill, "cut", counted(PageFill.cut, 1))
     return counts
 
