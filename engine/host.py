@@ -467,9 +467,12 @@ class Host:
             shard.is_stirred = shard.is_stirred or shard.arrivals.is_awaited
 
     def has_changed_room(self) -> bool:
-        """False at the bound of what is dirty or in flight in all shards: submits then wait for a
-        checkpoint."""
-        return self.changed_bytes < limits.DIRTY_BYTES_MAX
+        """False at the bound of what is dirty or in flight in all shards, and does not only move to
+        rows: submits then wait for a checkpoint."""
+        if self.changed_bytes < limits.DIRTY_BYTES_MAX:
+            return True
+        moved_bytes = sum([s.core.memory.moved_bytes for s in self.shards if s.is_open])
+        return self.changed_bytes - moved_bytes < limits.DIRTY_BYTES_MAX
 
     @property
     def changed_bytes(self) -> int:

@@ -69,8 +69,8 @@ LOST_CHUNK = 1_000  # lost attempts settled by one command
 OUTCOME_BYTES = 100  # what an outcome writes beside its result and its error
 
 DOOR_BYTES_MAX = 32_000_000  # engine-wide: undecided commands of the application
-DIRTY_BYTES_MAX = 12_000_000  # of all shards, dirty and flight; at it submits wait
-READ_ON_BYTES_MAX = 16_000_000  # the same: at it rows of lanes are hardly read on any more
+DIRTY_BYTES_MAX = 12_000_000  # of all shards, dirty and flight, but moves; at it submits wait
+READ_ON_BYTES_MAX = 10_000_000  # the same, moves too: at it a crowd's rows are hardly read on
 
 RESHARD_BATCH_BYTES = 16_000_000  # dealt to all new shards together, and in no store yet
 CHECKPOINT_DIRTY_BYTES = 8_000_000  # of all shards, like the next

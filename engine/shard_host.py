@@ -208,9 +208,7 @@ class ShardHost:
     @property
     def changed_bytes(self) -> int:
         """What is in memory and not in the store yet, about."""
-        memory = self.core.memory
-        flight = memory.flight
-        return memory.dirty.size_bytes + (0 if flight is None else flight.size_bytes)
+        return self.core.memory.changed_bytes
 
     @property
     def is_settled(self) -> bool:

@@ -12,9 +12,10 @@ from parkade.store.record import Submitted
 if TYPE_CHECKING:
     from parkade.shard.outbox import Place
 
-__all__ = ["NEVER_MS", "Cut", "Generation", "LaneMove"]
+__all__ = ["MOVE_BYTES", "NEVER_MS", "Cut", "Generation", "LaneMove"]
 
 NEVER_MS: Final = 1 << 62
+MOVE_BYTES: Final = 200  # what a move takes in memory, about
 
 
 class LaneMove(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from parkade.shard.bounds import Bounds
-from parkade.shard.generation import LaneMove
+from parkade.shard.generation import MOVE_BYTES, LaneMove
 from parkade.shard.keys import SUSPECT, Keys, Reason, StartGate
 from parkade.shard.lane import (
     RANK_MAX,
@@ -46,7 +46,6 @@ __all__ = [
     "encode_lane",
 ]
 
-_MOVE_BYTES: Final = 200
 _LOOKS_MAX: Final = 64
 DROPPED_MAX: Final = 64  # lanes that were dropped, and are kept until the heads are sorted
 
@@ -316,7 +315,7 @@ class Lanes:
         key = self.memory.hot[serial].key
         move = LaneMove(at.due_ms, at.first_due_ms, at.lane_number, key)
         self.memory.dirty.moves[serial] = move
-        self.memory.dirty.size_bytes += _MOVE_BYTES
+        self.memory.dirty.size_bytes += MOVE_BYTES
 
     def put_move(self, lane: Lane, serial: int, move: LaneMove) -> None:
         """A parked ticket waits outside: the next checkpoint makes its agenda entry a row."""
@@ -326,7 +325,7 @@ class Lanes:
         flight = self.memory.flight
         if flight is None or serial not in flight.moves:
             self.memory.dirty.moves[serial] = move
-            self.memory.dirty.size_bytes += _MOVE_BYTES
+            self.memory.dirty.size_bytes += MOVE_BYTES
         self.note_hunger(lane)
 
     # ------------------------------------------------------------------ parked tickets

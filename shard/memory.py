@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from parkade.shard.commands import Loaded, Parked, UniqueRow
-from parkade.shard.generation import NEVER_MS, Generation
+from parkade.shard.generation import MOVE_BYTES, NEVER_MS, Generation
 from parkade.shard.states import PENDING
 from parkade.shard.ticket import Placed, StoredAt, Ticket, ticket_of
 from parkade.shard.unique import unique_name_of
@@ -405,6 +405,17 @@ class Memory:
             self.payload_bytes -= len(payload)
 
     # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def changed_bytes(self) -> int:
+        """What the store has not got yet, about: dirty or in flight."""
+        return self.dirty.size_bytes + (0 if self.flight is None else self.flight.size_bytes)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What of that only moves to rows, which has a bound of its own (`Bounds.moves_max`)."""
+        moves = len(self.dirty.moves) + (0 if self.flight is None else len(self.flight.moves))
+        return MOVE_BYTES * moves
 
     def cut(self) -> Generation:
         """What is dirty becomes the flight."""

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Final
 
 from parkade.shard.bounds import Bounds
-from parkade.shard.generation import LaneMove
+from parkade.shard.generation import MOVE_BYTES, LaneMove
 from parkade.shard.keys import Keys, Reason
 from parkade.shard.lane import RANK_MAX, SERIAL_BITS, SERIAL_MASK, Lane, LaneKey
 from parkade.shard.memory import Memory
@@ -21,8 +21,6 @@ __all__ = ["ASIDE", "WAITING", "Queue", "Waits"]
 
 ASIDE: Final = 3  # it may not start, for a reason of its own: its key is busy, mostly
 WAITING: Final = 4  # outside of its key's queue, or on its way there
-
-_MOVE_BYTES: Final = 200
 
 
 class Queue(Lane):
@@ -167,7 +165,7 @@ class Waits:
         dirty, at = self.memory.dirty, self.memory.stored_at[ticket.serial]
         place = (at.due_ms, at.first_due_ms, at.lane_number)
         dirty.moves[ticket.serial] = LaneMove(*place, ticket.key, to_waits=True)
-        dirty.size_bytes += _MOVE_BYTES
+        dirty.size_bytes += MOVE_BYTES
 
     def vacate(self, ticket: Ticket) -> None:
         """A ticket that was outside is so no more."""

@@ -54,7 +54,8 @@ class Port:
         return self.shards
 
     def has_changed_room(self) -> bool:
-        return self.changed_bytes < limits.DIRTY_BYTES_MAX
+        moved_bytes = sum(shard.core.memory.moved_bytes for shard in self.shards)
+        return self.changed_bytes - moved_bytes < limits.DIRTY_BYTES_MAX
 
     @property
     def changed_bytes(self) -> int:

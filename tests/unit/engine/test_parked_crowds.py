@@ -1,6 +1,9 @@
 """A parked crowd that is due: it comes in no faster than it is parked again."""
 
+from unittest import mock
+
 from kit.stepped import LIMITS, Stepped, stepped
+from parkade import limits
 from parkade.io import ShardIO
 from parkade.shard.states import DONE
 
@@ -71,3 +74,27 @@ def test_who_is_due_alone_is_read_before_the_rows_of_crowds() -> None:
         pass
     assert heard == ["who is due", "rows", "rows of another"]
     assert io.is_idle
+
+
+def test_a_crowd_that_is_swept_keeps_no_submit_waiting() -> None:
+    with stepped() as shard:
+        for _ in range(CROWD // 10):
+            shard.submit(shard.draft(shard.now_ms + 10_000))
+            shard.run()
+        shard.checkpoint()
+        shard.pass_ms(9_500)
+        memory = shard.shard.core.memory
+        while not memory.dirty.moves:
+            shard.shard.is_stirred = True
+            for name in ("pass", "io"):
+                shard.step(name)
+        assert memory.changed_bytes == memory.moved_bytes
+        with mock.patch.object(limits, "DIRTY_BYTES_MAX", 1):
+            shard.submit(shard.draft())
+            shard.step("pass")
+        assert not shard.shard.has_undecided
+        shard.finish()
+
+
+def test_a_crowd_that_is_read_leaves_room_for_submits() -> None:
+    assert limits.READ_ON_BYTES_MAX < limits.DIRTY_BYTES_MAX
