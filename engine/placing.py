@@ -1,11 +1,12 @@
 """Where tickets belong: the serial and the part of what becomes one."""
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 from parkade.calls import Call, Prepared
 from parkade.durations import TIME_MS_MAX
-from parkade.options import SubmitOptions, with_indexed
+from parkade.options import with_indexed
 from parkade.serials import Serials
 from parkade.shard.ticket import part_of_key, part_of_serial, part_of_unique, parts_of_serials
 from parkade.store.record import Submitted
@@ -58,11 +59,19 @@ class Placing:
         if not any(map(self._is_refused, range(self._shard_count))):
             parts = parts_of_serials(first, count)
         known, due_ms, made = None, -1, list[Submitted]()
-        for place, call in enumerate(calls):
+        serials = range(first, first + count)
+        for serial, part, call in zip(serials, parts or repeat(-1, count), calls, strict=True):
             payload, stored = call.payload, call.stored
             if call.options is not known:
                 known = call.options
-                due_ms = _plain_due_ms(known, now_ms) if parts else -1
+                due_ms = now_ms + (known.delay_ms or 0)
+                if (
+                    not parts
+                    or due_ms > TIME_MS_MAX
+                    or known.at_ms is not None
+                    or known.unique_for_ms is not None
+                ):
+                    due_ms = -1
             if (
                 due_ms < 0
                 or call.key is not None
@@ -70,24 +79,11 @@ class Placing:
                 or len(payload) > payload_bytes_max
                 or (stored is not None and self._index_tags)
             ):
-                serial = first + place
-                part = part_of_serial(serial)
-                if not parts:
-                    part = self._healthy(part)
+                part = part if parts else self._healthy(part_of_serial(serial))
                 made.append(self._draft_of(call, serial, part, now_ms, payload_bytes_max))
                 continue
             made.append(
-                Submitted(
-                    first + place,
-                    parts[place],
-                    call.task,
-                    due_ms,
-                    now_ms,
-                    payload,
-                    None,
-                    None,
-                    stored,
-                )
+                Submitted(serial, part, call.task, due_ms, now_ms, payload, None, None, stored)
             )
         return made
 
@@ -149,12 +145,3 @@ class Placing:
             if not self._is_refused(candidate % count):
                 return candidate
         return part
-
-
-def _plain_due_ms(options: SubmitOptions, now_ms: int) -> int:
-    """When a call without key and unique is due that is submitted now; -1 where that takes more
-    than its delay to tell, or cannot be."""
-    if options.at_ms is not None or options.unique_for_ms is not None:
-        return -1
-    due_ms = now_ms + (options.delay_ms or 0)
-    return due_ms if due_ms <= TIME_MS_MAX else -1

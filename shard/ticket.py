@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate, repeat
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 SERIAL_MAX = (1 << 64) - 1
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -202,12 +204,13 @@ def part_of_unique(task: str, unique: str) -> int:
 def part_of_serial(serial: int) -> int:
     """Multiplicative hashing with the golden ratio (Knuth, TAOCP 6.4): unlike a crc it spreads
     serials that differ in a few high bits alone, as those of idle times do."""
-    return (serial * 0x9E37_79B9_7F4A_7C15 >> 48) & 0xFFFF
+    return (serial * _GOLDEN >> 48) & 0xFFFF
 
 
 def parts_of_serials(first: int, count: int) -> list[int]:
     """`part_of_serial` of so many serials in a row."""
-    return [(s * 0x9E37_79B9_7F4A_7C15 >> 48) & 0xFFFF for s in range(first, first + count)]
+    products = accumulate(repeat(_GOLDEN, count - 1), initial=first * _GOLDEN)
+    return [product >> 48 & 0xFFFF for product in products] if count else []
 
 
 def shard_of(part: int, shards: int) -> int:

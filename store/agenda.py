@@ -5,6 +5,8 @@ so that splitting and clearing ride along with commits. Reading is in `sweep`.
 """
 
 from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from lmdb import Transaction, _Database
@@ -42,6 +44,7 @@ PATROL_BLOBS = 256  # looked at per commit, by their keys alone
 
 Bucket = tuple[int, int]  # (level, start_ms)
 
+_bucket_of = itemgetter(slice(BUCKET_BYTES))  # of the key of a blob
 _AHEAD_MS = ((MIDDLE, FINE_AHEAD_MS), (COARSE, MIDDLE_AHEAD_MS), (FAR, COARSE_AHEAD_MS))
 
 
@@ -307,17 +310,15 @@ class AgendaWriter:
         if not self._cursor.set_range(upkeep.patrol or b"\0"):
             upkeep.patrol = b""
             return
-        prefix = b""
-        seen: list[list[bytes]] = []
         upkeep.patrol = b""
-        for count, key in enumerate(map(bytes, self._cursor.iternext(keys=True, values=False))):
-            if not seen or not key.startswith(prefix):
-                if count >= PATROL_BLOBS:
-                    upkeep.patrol = key
-                    break
-                prefix = key[:BUCKET_BYTES]
-                seen.append([])
-            seen[-1].append(key)
+        following = map(bytes, self._cursor.iternext(keys=True, values=False))
+        found = list(islice(following, PATROL_BLOBS))
+        for key in following:
+            if not key.startswith(_bucket_of(found[-1])):
+                upkeep.patrol = key
+                break
+            found.append(key)
+        seen = [list(keys) for _, keys in groupby(found, _bucket_of)]
         for keys in seen:
             blob = parse_blob_key(keys[0])
             if any(judge(self._count((blob.level, blob.start_ms), keys))):
