@@ -117,36 +117,22 @@ class PageFill:
         # Where each would end if they stood behind each other in one page.
         ends = list(accumulate([n + beside & -2 if n <= whole_max else never for n in sizes]))
         begun = before = added = 0
-        while (at := bisect_right(ends, before + self.room, begun)) < len(ends):
+        plans, room = self._plans, self.room
+        while (at := bisect_right(ends, before + room, begun)) < len(ends):
             if at > begun:
-                self.room -= ends[at - 1] - before
-            added += self._cut_one(rows, at + added, kind)
+                room -= ends[at - 1] - before
+            body = bodies[at]
+            place = len(kind) + len(body), room
+            plan = plans.get(place)
+            if plan is None:
+                plan = plans[place] = self._plan(*place)
+            pieces, room = plan
+            if pieces:
+                _cut_one(rows, at + added, kind, pieces)
+                added += len(pieces)
             begun, before = at + 1, ends[at]
-        if begun < len(ends):
-            self.room -= ends[-1] - before
+        self.room = room if begun == len(ends) else room - (ends[-1] - before)
         return rows
-
-    def _cut_one(self, rows: Rows, at: int, kind: bytes) -> int:
-        """What the page has no room for, or what has pages of its own; how many rows that adds."""
-        body = rows.contents[at]
-        place = len(kind) + len(body), self.room
-        plan = self._plans.get(place)
-        if plan is None:
-            plan = self._plans[place] = self._plan(*place)
-        pieces, self.room = plan
-        if not pieces:
-            return 0
-        key, begin = rows.keys[at], 1 - len(kind)
-        rows.leads[at] = bytes(((kind or body)[0] | CUT, len(pieces)))
-        for number, piece_bytes in enumerate(pieces, 1):
-            end = begin + piece_bytes
-            rows.contents[at] = body[begin:end]
-            begin, at = end, at + 1
-            rows.keys.insert(at, key + _NUMBERS[number])
-            rows.leads.insert(at, b"")
-            rows.contents.insert(at, b"")
-        rows.contents[at] = body[begin:]
-        return len(pieces)
 
     def _plan(self, size_bytes: int, room: int) -> tuple[list[int], int]:
         """The sizes of all pieces but the last, and the room behind that one. None: it is not cut,
@@ -175,3 +161,18 @@ class PageFill:
         if size > self._node_max:
             size += _PAGE_NUMBER - value_bytes
         return size + _NODE_POINTER + 1 & -2
+
+
+def _cut_one(rows: Rows, at: int, kind: bytes, pieces: list[int]) -> None:
+    """Puts rows in the place of one, which ends where the first of these pieces does."""
+    keys, leads, contents = rows
+    key, body, begin = keys[at], contents[at], 1 - len(kind)
+    leads[at] = bytes(((kind or body)[0] | CUT, len(pieces)))
+    for number, piece_bytes in enumerate(pieces, 1):
+        end = begin + piece_bytes
+        contents[at] = body[begin:end]
+        begin, at = end, at + 1
+        keys.insert(at, key + _NUMBERS[number])
+        leads.insert(at, b"")
+        contents.insert(at, body)
+    contents[at] = body[begin:]
