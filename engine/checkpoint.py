@@ -19,6 +19,7 @@ from parkade.index_keys import (
 )
 from parkade.shard import ENTRY_LANE, ENTRY_WAITS, Shard
 from parkade.shard.commands import UniqueRow
+from parkade.shard.generation import LaneMove
 from parkade.shard.states import DEAD, DONE, PENDING, RUNNING
 from parkade.shard.ticket import Placed, StoredAt, Ticket, encode_plain, encode_ticket
 from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, Commit, pack_ended
@@ -32,7 +33,7 @@ __all__ = ["BODY_PAYLOAD", "BODY_RESULT", "Checkpoint"]
 
 BODY_PAYLOAD, BODY_RESULT = b"P", b"R"
 PLAIN_STATES = (PENDING, DONE)
-PLAIN_FOR_ONE = 3  # as many are encoded from what was submitted while another ticket is
+PLAIN_FOR_ONE = 3  # as many are encoded from what was submitted, or moves, as another ticket
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
@@ -65,6 +66,7 @@ class Checkpoint:
         self._flight = cut.flight
         self._tickets: Iterator[tuple[int, Ticket | None]] = iter(cut.flight.tickets.items())
         self._plain: Iterator[Submitted] = iter(_in_order(cut.flight.plain))
+        self._moves: Iterator[tuple[int, LaneMove]] = iter(cut.flight.moves.items())
 
     def build(self, ticket_count: int) -> None:
         """Encodes at most so many tickets more; the small tables come with the last slice."""
@@ -83,7 +85,12 @@ class Checkpoint:
         drafts = list(islice(self._plain, left))
         for task, submitted in groupby(drafts, attrgetter("task")):
             self._write_submitted(task, list(submitted))
-        if len(drafts) < left:
+        left -= len(drafts)
+        if not left:
+            return
+        moves = list(islice(self._moves, left))
+        self._move(moves)
+        if len(moves) < left:
             self._build_rest()
             self.is_building = False
 
@@ -217,6 +224,17 @@ class Checkpoint:
         if now.expiry_ms:
             batch.agenda.append(pack_entry(now.expiry_ms, serial, first_due, lane, EXPIRY))
 
+    def _move(self, moves: list[tuple[int, LaneMove]]) -> None:
+        batch = self.batch
+        for serial, move in moves:
+            place = (move.due_ms, serial, move.first_due_ms, move.lane_number)
+            self._give_up(pack_entry(*place, NEGATIVE), move.key)
+            if move.to_waits:
+                assert move.key is not None, serial
+                batch.wait_rows.append((move.key, pack_entry(*place)))
+            else:
+                batch.lane_rows.append(pack_entry(*place))
+
     def _forget(self, serial: int) -> None:
         self.placed[serial] = None
         stored = self._core.stored_at.get(serial)
@@ -245,14 +263,6 @@ class Checkpoint:
         for serial, value in flight.bookmarks.items():
             if tickets.get(serial) is not None:
                 batch.history[serial, BOOKMARK_FENCE] = value
-        for serial, move in flight.moves.items():
-            place = (move.due_ms, serial, move.first_due_ms, move.lane_number)
-            self._give_up(pack_entry(*place, NEGATIVE), move.key)
-            if move.to_waits:
-                assert move.key is not None, serial
-                batch.wait_rows.append((move.key, pack_entry(*place)))
-            else:
-                batch.lane_rows.append(pack_entry(*place))
         batch.lane_names |= flight.lane_names
         for receiver, last in flight.handed.items():
             spent = pack_place(receiver, FIRST_PLACE), pack_place(receiver, last)

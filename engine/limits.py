@@ -87,7 +87,7 @@ IDLE_COVER_MS = 1_000
 QUIET_MS = 5  # until a shard looks at what a start has left it to do, if nothing else comes
 WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
 
-FIRE_MAX = 1_024  # timers in a turn: some 10 ms where they find their lanes full
+FIRE_MAX = 256  # timers in a turn: some 10 ms of four shards where they find their lanes full
 LOAD_CHUNK = 256  # about 2 ms of reading between two frames
 REREADS_BEFORE_HOLD = 2
 BODY_FETCH_MAX = 256

@@ -4,7 +4,9 @@ from unittest import mock
 
 from kit.stepped import LIMITS, Stepped, stepped
 from parkade import limits
+from parkade.checkpoint import PLAIN_FOR_ONE, Checkpoint
 from parkade.io import ShardIO
+from parkade.shard.memory import Memory
 from parkade.shard.states import DONE
 
 CROWD = 120
@@ -76,18 +78,42 @@ def test_who_is_due_alone_is_read_before_the_rows_of_crowds() -> None:
     assert io.is_idle
 
 
+def sweep_crowd(shard: Stepped) -> Memory:
+    """Not due yet, most of them on their way to rows of their lane."""
+    for _ in range(CROWD // 10):
+        shard.submit(shard.draft(shard.now_ms + 10_000))
+        shard.run()
+    shard.checkpoint()
+    shard.pass_ms(9_500)
+    memory = shard.shard.core.memory
+    for _ in range(CROWD):
+        shard.shard.is_stirred = True
+        for name in ("turn", "io", "hear io"):
+            shard.step(name)
+        if len(memory.dirty.moves) > PLAIN_FOR_ONE:
+            break
+    return memory
+
+
+def test_moves_are_encoded_a_few_at_a_time_like_tickets() -> None:
+    with stepped() as shard:
+        memory = sweep_crowd(shard)
+        moves = len(memory.dirty.moves)
+        core, times = shard.shard.core, {"now_ms": shard.now_ms, "settled_ms": shard.now_ms}
+        checkpoint = Checkpoint(core, epoch=1, **times, keeps_ms={}, spent=[])
+        rows = checkpoint.batch.lane_rows
+        while checkpoint.is_building:
+            before = len(rows)
+            checkpoint.build(1)
+            assert len(rows) - before <= PLAIN_FOR_ONE
+        assert len(rows) == moves > PLAIN_FOR_ONE
+        core.merge_back()
+        shard.finish()
+
+
 def test_a_crowd_that_is_swept_keeps_no_submit_waiting() -> None:
     with stepped() as shard:
-        for _ in range(CROWD // 10):
-            shard.submit(shard.draft(shard.now_ms + 10_000))
-            shard.run()
-        shard.checkpoint()
-        shard.pass_ms(9_500)
-        memory = shard.shard.core.memory
-        while not memory.dirty.moves:
-            shard.shard.is_stirred = True
-            for name in ("pass", "io"):
-                shard.step(name)
+        memory = sweep_crowd(shard)
         assert memory.changed_bytes == memory.moved_bytes
         with mock.patch.object(limits, "DIRTY_BYTES_MAX", 1):
             shard.submit(shard.draft())
