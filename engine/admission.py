@@ -20,7 +20,7 @@ from typing import Protocol
 from parkade import limits
 from parkade.crowd import CROWD_MIN, crowd_of
 from parkade.guards import Guards, Hold, Permit
-from parkade.queues import Held, Owner, Post, Queue, TaskQueues
+from parkade.queues import Held, Owner, Post, Queue, TaskQueues, rank_of
 from parkade.ranking import Rank, Ranking
 from parkade.shard.crowd import lone_fresh, take_first
 from parkade.shard.keys import CLOCK, SUSPECT
@@ -78,6 +78,7 @@ class Admission:
         self._held: dict[tuple[str, str], set[Held]] = {}
         self._timers: tuple[list[_Timer], list[_Timer]] = ([], [])  # wall, monotonic
         self._turns: Turns[TaskQueues] = Turns()
+        self._best: TaskQueues | None = None  # of the last look: whose head goes before all others
         self.is_stirred = True  # something may start that could not at the last look
 
     @property
@@ -213,8 +214,9 @@ class Admission:
         for kind, ranking in self._ready.items():
             if self.used[kind] < self.places[kind]:
                 task = ranking.first()
-                if task is not None and (best is None or _rank(task) < _rank(best)):
+                if task is not None and (best is None or rank_of(task) < rank_of(best)):
                     best = task
+        self._best = best
         if best is not None and self._turns.left(best) == 0:
             return self._turns.next(best, self._ready[best.kind].first_but_one())
         return best
@@ -222,10 +224,10 @@ class Admission:
     def _take_from(self, queue: Queue, most: int) -> list[Permit]:
         """The first of a queue, and those behind it that go before all others: in this round what
         holds the others does not change. One at a time where there is something to count."""
-        kind, is_counted = queue.task.kind, self.guards.is_counted(queue.plan)
         task = queue.task
+        kind, is_counted = task.kind, self.guards.is_counted(queue.plan)
         # Out of turn there is one for it, though others go before it.
-        is_first = self._ready[kind].first() is task
+        is_first = self._best is task
         bound = self._bound(task) if is_first else None
         most = min(most, self._turns.left(task)) if is_first else 1
         taken: list[Permit] = []
@@ -233,7 +235,7 @@ class Admission:
             taken = self._take_crowd(queue, most, bound)
         while len(taken) < most and self.used[kind] < self.places[kind]:
             post = queue.posts.first()
-            if post is None or (bound is not None and bound < _rank(post)):
+            if post is None or (bound is not None and bound < rank_of(post)):
                 break
             permit, is_alone = self._take_first(post)
             if permit is not None:
@@ -262,7 +264,8 @@ class Admission:
             return []
         for post, count_of in Counter([post for _, post in crowd]).items():
             take_first(post.owner.lanes, post.lane, count_of)
-            self._note_fresh(post.owner)
+            if not post.lane.window or not post.owner.lanes.is_fresh_alone(post.lane):
+                self._note_fresh(post.owner)
         self.used[kind] += len(crowd)
         self.guards.begin_plain(plan, len(crowd), self._clocks[1])
         return [
@@ -284,7 +287,7 @@ class Admission:
         owner, lane, queue = post.owner, post.lane, post.queue
         now_ms, mono_ms = self._clocks
         placement = owner.placement
-        serial = placement.take_head(lane, _rank(post)[1], now_ms)
+        serial = placement.take_head(lane, rank_of(post)[1], now_ms)
         is_alone = owner.lanes.is_fresh_alone(lane)
         if not is_alone or not lane.window:
             is_alone = self._note_fresh(owner, lane) and is_alone
@@ -578,8 +581,3 @@ class Admission:
 
 
 _Timer = tuple[int, int, Held, Hold]
-
-
-def _rank(listed: TaskQueues | Post) -> Rank:
-    assert listed.listed is not None
-    return listed.listed

@@ -153,8 +153,8 @@ class Ask:
     """One thing asked of one shard. The answer goes to `slot` of a waiter, or to `then`."""
 
     __slots__ = (
-        "asked", "births_bytes", "door_bytes", "due_count", "has_waited", "size", "slot", "then",
-        "waiter",
+        "asked", "births_bytes", "door_bytes", "due_count", "has_waited", "size", "slot", "stirs",
+        "then", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -177,12 +177,9 @@ class Ask:
         self.door_bytes = door_bytes  # held against the door's bound until it is decided
         self.due_count = due_count  # tickets that were let in as due
         self.has_waited = False  # for what was on its way to the shard
-
-    @property
-    def stirs(self) -> bool:
-        """Whether a turn of the shard is to follow the answer. Who hears of a start, or of ends,
-        sees to it where one must."""
-        return self.then is not None and type(self.asked) not in (Settle, StartAlike)
+        # Whether a turn of the shard is to follow the answer. Who hears of a start, or of ends,
+        # sees to it where one must.
+        self.stirs = then is not None and type(asked) not in (Settle, StartAlike)
 
     @property
     def is_abandoned(self) -> bool:

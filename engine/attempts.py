@@ -7,7 +7,7 @@ for lost (docs/architecture.md, Admission and attempts).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -17,8 +17,8 @@ from parkade import limits
 from parkade.admission import Admission
 from parkade.asks import Ask
 from parkade.attempt_ports import AttemptRunner, BreakerNotes, TaskRules
-from parkade.draft_sizes import draft_bytes
 from parkade.guards import Permit
+from parkade.portions import portions
 from parkade.shard.commands import (
     AllSettled,
     AllStarted,
@@ -204,7 +204,7 @@ class Attempts:
         shard.read(lambda: [reader.body(serial) for serial in serials], done)
 
     def _start(self, shard: "ShardHost", payloads: dict[int, bytes]) -> None:
-        command = self._command(shard.core.hot, list(payloads))
+        command = self._command(shard.core.memory.hot, list(payloads))
         ask = Ask(
             command,
             then=lambda answers, error: self._started(shard, payloads, answers, error),
@@ -314,8 +314,8 @@ class Attempts:
         payloads: Mapping[int, bytes],
     ) -> None:
         """Each by serial, part and fence. A ticket is copied: its head goes on changing."""
-        attempts, hot, job_of = self._attempts, shard.core.hot, self._rules.job_of
-        without: list[Outcome] = []
+        attempts, hot, job_of = self._attempts, shard.core.memory.hot, self._rules.job_of
+        jobs, without = self._jobs, list[Outcome]()
         for serial, _, fence in started:
             attempt = attempts[serial]
             attempt.fence = fence
@@ -325,7 +325,7 @@ class Attempts:
                 without.append(Outcome(serial, fence, "released", has_begun=False))
                 continue
             attempt.is_out = True
-            self._jobs.append(job)
+            jobs.append(job)
         if without:
             self.settle(without, shard.number)
 
@@ -391,7 +391,7 @@ class Attempts:
         changed, self._changed = self._changed, []
         if changed and self._breakers is not None:
             self._breakers.expect_breakers(changed)
-        for listed, size in _split(outcomes):
+        for listed, size in portions(outcomes):
             self._put_settle(self._shards[number], listed, size, changed)
 
     def _put_settle(
@@ -427,8 +427,7 @@ class Attempts:
 
     def _end_all(self, number: int, outcomes: Iterable[Outcome]) -> None:
         """`_end` of each; what plain attempts had is freed by the number of them."""
-        plain: dict[int, tuple[Permit, int]] = {}  # by their plan, which is read-only and kept
-        attempts = self._attempts
+        attempts, last, count = self._attempts, None, 0  # as many were like the last one
         for outcome in outcomes:
             attempt = attempts.get(outcome.serial)
             permit = None if attempt is None else attempt.permit
@@ -436,10 +435,12 @@ class Attempts:
                 self._end(number, outcome)
                 continue
             attempt.permit = None
-            _, count = plain.get(id(permit.plan), (permit, 0))
-            plain[id(permit.plan)] = permit, count + 1
-        for permit, count in plain.values():
-            self.admission.release_plain(permit, count)
+            if last is not None and permit.plan is not last.plan:
+                self.admission.release_plain(last, count)
+                count = 0
+            last, count = permit, count + 1
+        if last is not None:
+            self.admission.release_plain(last, count)
 
     def _end(self, number: int, outcome: Outcome) -> None:
         """Its breaker hears how the attempt ended. What it had is free, unless its handler goes on
@@ -569,22 +570,3 @@ class Attempts:
         for number, listed in by_shard.items():
             self.settle(listed, number)
         return count
-
-
-def _split(outcomes: list[Outcome]) -> Iterator[tuple[list[Outcome], int]]:
-    """Commands of bounded size, and about how much each may write."""
-    listed: list[Outcome] = []
-    total = 0
-    for outcome in outcomes:
-        size = limits.OUTCOME_BYTES + len(outcome.result)
-        if outcome.error is not None:
-            size += len(outcome.error.message) + len(outcome.error.traceback)
-        if outcome.born:
-            size += sum(map(draft_bytes, outcome.born))
-        if listed and total + size > limits.COMMAND_BYTES_MAX:
-            yield listed, total
-            listed, total = [], 0
-        listed.append(outcome)
-        total += size
-    if listed:
-        yield listed, total

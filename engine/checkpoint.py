@@ -71,16 +71,25 @@ class Checkpoint:
     def build(self, ticket_count: int) -> None:
         """Encodes at most so many tickets more; the small tables come with the last slice."""
         slice_of = list(islice(self._tickets, ticket_count))
-        is_new, plain = self._core.is_new_to_agenda, list[Ticket]()
+        is_new, stored_at = self._core.is_new_to_agenda, self._core.stored_at
+        plain, ended = list[Ticket](), list[tuple[Ticket, StoredAt]]()
         for serial, ticket in slice_of:
             if ticket is None:
                 self._forget(serial)
-            elif ticket.state in PLAIN_STATES and ticket.options is None and is_new(serial):
-                plain.append(ticket)
+            elif ticket.state in PLAIN_STATES and ticket.options is None:
+                stored = stored_at.get(serial)
+                if stored is None and (ticket.state == DONE or is_new(serial)):
+                    plain.append(ticket)
+                elif stored is not None and ticket.state == DONE and _is_plain(ticket, stored):
+                    ended.append((ticket, stored))
+                else:
+                    self._write(serial, ticket)
             else:
                 self._write(serial, ticket)
         for (task, state), listed in groupby(plain, attrgetter("task", "state")):
             self._write_plain(task, state, list(listed))
+        if ended:
+            self._write_ended(ended)
         left = (ticket_count - len(slice_of)) * PLAIN_FOR_ONE
         drafts = list(islice(self._plain, left))
         for task, submitted in groupby(drafts, attrgetter("task")):
@@ -122,9 +131,8 @@ class Checkpoint:
         batch.agenda += pack_entries(dues_ms, serials, lane_number)
 
     def _write_plain(self, task: str, state: int, tickets: list[Ticket]) -> None:
-        """What `_write` does, for what most tickets are at their first checkpoint: new, without
-        options, and asleep or done. Most are encoded once in their lives, so this is what parking
-        and lives cost."""
+        """What `_write` does, for what most tickets are at a checkpoint: without options, and new
+        and asleep, or done. This is what parking and lives cost."""
         batch, lane_number = self.batch, 0
         serials = [ticket.serial for ticket in tickets]
         keys = pack_serials(serials)
@@ -146,6 +154,24 @@ class Checkpoint:
             if ticket.key is not None:
                 batch.index_puts.append(key_prefix(ticket.key) + serial_key)
         self.placed.update(dict.fromkeys(serials, lane_number))
+
+    def _write_ended(self, ended: list[tuple[Ticket, StoredAt]]) -> None:
+        """What `_write` does, for those that the store has as pending, and that are done."""
+        tickets = [ticket for ticket, _ in ended]
+        for task, listed in groupby(tickets, attrgetter("task")):
+            self._write_plain(task, DONE, list(listed))
+        batch = self.batch
+        batch.leaves += [
+            pack_entry(at.due_ms, ticket.serial, at.first_due_ms, at.lane_number, NEGATIVE)
+            for ticket, at in ended
+        ]
+        keys = pack_serials([ticket.serial for ticket in tickets])
+        of_all = state_prefix(PENDING)
+        batch.index_deletes += [
+            prefix + key
+            for ticket, key in zip(tickets, keys, strict=True)
+            for prefix in (task_prefix(ticket.task, PENDING), of_all)
+        ]
 
     def _write(self, serial: int, ticket: Ticket) -> None:
         batch, stored = self.batch, self._core.stored_at.get(serial)
@@ -269,6 +295,11 @@ class Checkpoint:
             batch.outbox_spent.append(spent)
         for receiver, entries in flight.outbox.items():
             batch.outbox |= {pack_place(receiver, at): _encode_row(e) for at, e in entries.items()}
+
+
+def _is_plain(ticket: Ticket, stored: StoredAt) -> bool:
+    """Whether it left nothing behind but its entry as pending, and what tells of its state."""
+    return stored.state == PENDING and ticket.key is None and not stored.expiry_ms
 
 
 def _in_order(plain: Mapping[int, Submitted]) -> list[Submitted]:

@@ -5,13 +5,13 @@ before it. So those of a turn are gathered, and take what one command takes.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from parkade.asks import Ask
 from parkade.noting import Notebook
 from parkade.shard import Shard
 from parkade.shard.commands import AllCreated, AllSettled, Submit, Verdict
-from parkade.store.record import Completed, Record, Submitted
+from parkade.store.record import Record, Submitted
 
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
@@ -26,23 +26,25 @@ def apply_all(core: Shard, records: Sequence[Record], verdict: Verdict) -> None:
         for record in records:
             apply(record)
         return
-    for record in records[: len(records) - len(verdict.records)]:
+    made: list[Any] = verdict.records
+    for record in records[: len(records) - len(made)]:
         apply(record)
     if kind is AllCreated:
-        core.apply_submits(cast("list[Submitted]", verdict.records))
+        core.apply_submits(made)
     else:
-        core.apply_completed(cast("list[Completed]", verdict.records))
+        core.apply_completed(made)
 
 
 def note_all(notes: Notebook, records: Sequence[Record], verdict: Verdict, core: Shard) -> None:
     """Notes what has just been applied."""
     if type(verdict.answers) is not AllCreated:
-        notes.note(records, core.hot)
+        notes.note(records, core.memory.hot)
         return
-    lead = len(records) - len(verdict.records)
+    made: list[Any] = verdict.records
+    lead = len(records) - len(made)
     if lead:
         notes.note(records[:lead], core.hot)
-    notes.note_submits(cast("list[Submitted]", verdict.records))
+    notes.note_submits(made)
 
 
 class Gathering:

@@ -469,10 +469,12 @@ class Host:
     def has_changed_room(self) -> bool:
         """False at the bound of what is dirty or in flight in all shards, and does not only move to
         rows: submits then wait for a checkpoint."""
-        if self.changed_bytes < limits.DIRTY_BYTES_MAX:
+        known = self._changed_bytes
+        changed_bytes = self.changed_bytes if known is None else known
+        if changed_bytes < limits.DIRTY_BYTES_MAX:
             return True
         moved_bytes = sum([s.core.memory.moved_bytes for s in self.shards if s.is_open])
-        return self.changed_bytes - moved_bytes < limits.DIRTY_BYTES_MAX
+        return changed_bytes - moved_bytes < limits.DIRTY_BYTES_MAX
 
     @property
     def changed_bytes(self) -> int:

@@ -86,7 +86,10 @@ def note_records(
         elif kind is Started:
             _note_started(record, tickets, notes)
         elif kind is Completed and not record.born:  # type: ignore[attr-defined]
-            _note_completed(record, tickets, notes)
+            ticket = tickets.get(record.serial)  # type: ignore[attr-defined]
+            if ticket is not None:
+                at_ms, detail = record.at_ms, ticket.attempts  # type: ignore[attr-defined]
+                notes.append((events.DONE, at_ms, ticket.serial, ticket.part, ticket.task, detail))
         elif kind is Delivered:
             if record.draft is not None:  # type: ignore[attr-defined]
                 _note_submitted(record.draft, notes)  # type: ignore[attr-defined]
@@ -115,14 +118,6 @@ def _note_started(record: Any, tickets: Mapping[int, Ticket], notes: list[Note])
         ticket = tickets.get(serial)
         if ticket is not None:
             notes.append((events.STARTED, at_ms, serial, ticket.part, ticket.task, ticket.attempts))
-
-
-def _note_completed(record: Any, tickets: Mapping[int, Ticket], notes: list[Note]) -> None:
-    serial = record.serial
-    ticket = tickets.get(serial)
-    if ticket is not None:
-        detail = ticket.attempts
-        notes.append((events.DONE, record.at_ms, serial, ticket.part, ticket.task, detail))
 
 
 def _retried(record: Retried, ticket: Ticket) -> tuple[int, Any]:

@@ -9,7 +9,7 @@ from parkade.ranking import Rank, Ranking
 from parkade.shard.lanes import Lane
 from parkade.shard.placement import Placement
 
-__all__ = ["Held", "Owner", "Post", "Queue", "TaskQueues"]
+__all__ = ["Held", "Owner", "Post", "Queue", "TaskQueues", "rank_of"]
 
 
 class Owner:
@@ -84,3 +84,9 @@ class TaskQueues:
 
 
 Held = Queue | TaskQueues
+
+
+def rank_of(listed: TaskQueues | Post) -> Rank:
+    """Of who is listed in a ranking: that of its head, when it was looked at last."""
+    assert listed.listed is not None
+    return listed.listed

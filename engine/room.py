@@ -51,15 +51,15 @@ class Room:
         elif not self.is_there or journal.live_bytes:
             # Not while nothing is written: whoever submits first would wait for the disk behind it.
             self._prepare_spare()
-        self.is_full = (self._lacks_spare and not self.is_there) or self._is_stuck()
+        lacks_spare = self._lacks_spare and not self.is_there
+        self.is_full = lacks_spare or (not self.takes_new and self._is_stuck())
         self.takes_starts = self.is_there and not self.is_full
         shard.core.has_room = not self.is_full
 
     def _is_stuck(self) -> bool:
-        """Whether submits that wait at the dirty bound would wait for space on the disk."""
-        return not self.takes_new and any(
-            shard.checkpointing.lacks_room for shard in self._shard.host.open_shards()
-        )
+        """At the dirty bound: whether submits that wait would wait for space on the disk."""
+        shards = self._shard.host.open_shards()
+        return any(shard.checkpointing.lacks_room for shard in shards)
 
     def takes(self, ask: Ask) -> bool:
         """Whether the frame that is being gathered has room for what the ask may write.

@@ -48,7 +48,7 @@ from parkade.store.errors import StoreError
 from parkade.store.journal import Sizing
 from parkade.store.parked import Parked
 from parkade.store.record import Leased, Submitted
-from parkade.tasks import Tasks
+from parkade.tasks import Task, Tasks
 from parkade.telling import tell
 from parkade.translating import opening_error, shard_error
 from parkade.verdicts import describe
@@ -149,6 +149,7 @@ class Runtime:
         self.lost_at_open = 0
         self._kinds: dict[str, str] = {}
         self._kinds_count = 0
+        self._started_tasks: dict[str, Task[..., Any]] = {}  # by the name that a ticket has
         self._is_closed = False
         self._holders = 0
         self.callbacks = Callbacks(self, options.listeners)
@@ -404,9 +405,12 @@ class Runtime:
         return int(found is not None and found.on_crash == "ambiguous")
 
     def job_of(self, ticket: Ticket, payload: bytes) -> Job | None:
-        task = self.tasks.task_of(ticket.task)
+        task = self._started_tasks.get(ticket.task)
         if task is None:
-            return None
+            task = self.tasks.task_of(ticket.task)
+            if task is None:
+                return None
+            self._started_tasks[ticket.task] = task  # a name that is registered stays with its task
         return Job(
             ticket.serial, ticket.part, ticket.fence, ticket.attempts, task, payload, ticket,
             salt=self.salt,

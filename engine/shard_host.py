@@ -30,6 +30,7 @@ from parkade.retention import Retention
 from parkade.room import BOUNDED, Room
 from parkade.shard.births import Kin, births_bytes
 from parkade.shard.commands import (
+    AllStarted,
     Deliver,
     Loaded,
     Need,
@@ -275,7 +276,7 @@ class ShardHost:
             return
         if not verdict.records and self.arrivals.holds(ask, verdict.answers):
             return
-        births = births_bytes(verdict.records)
+        births = 0 if type(verdict.answers) is AllStarted else births_bytes(verdict.records)
         if births > ask.births_bytes:
             # Known only now: it is decided anew where there is room for it.
             ask.size += births - ask.births_bytes
@@ -283,7 +284,8 @@ class ShardHost:
             if not self.room.takes(ask):
                 self.asks.appendleft(ask)
                 return
-        host.decided(ask)
+        if ask.door_bytes or ask.due_count:
+            host.decided(ask)
         self.apply(verdict, loaded, ask.size)
         if self.is_open:
             if self.stop_attempt is not None and type(asked) not in _STOP_NOBODY:

@@ -6,7 +6,7 @@ its ticket in another state, under another fence, or gone, changes nothing (`NEX
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
@@ -192,11 +192,12 @@ class Applying:
                 or ticket.has_bookmark
                 or record.born is not None
                 or record.sent is not None
-                or serial in payloads
             ):
                 self.apply(record)
                 continue
             self.lsn += 1
+            if serial in payloads:
+                memory.drop_payload(serial)
             running.discard(serial)
             counts = self.by_task[ticket.task]
             counts[RUNNING] -= 1
@@ -286,18 +287,19 @@ class Applying:
     def _started(self, record: Started) -> None:
         memory, placement = self.memory, self.placement
         hot, seats, dirty = memory.hot, placement.lanes.seats, memory.dirty.tickets
-        at_ms, on_crash = record.at_ms, record.on_crash
+        at_ms, on_crash, running = record.at_ms, record.on_crash, self.running
         for serial in record.serials:
             ticket = hot.get(serial)
             if ticket is None or (ticket.state, Started) not in NEXT:
                 continue
             if serial not in dirty:
                 ticket = memory.own(ticket)
-            # The key is taken before the lane is left, or the next one would be handed on.
-            self._begin(ticket)
             if ticket.key is None and seats.get(serial) == IN_HAND:
+                running.add(serial)
                 del seats[serial]
             else:
+                # The key is taken before the lane is left, or the next one would be handed on.
+                self._begin(ticket)
                 placement.leave(ticket)
             if ticket.options is not None:
                 placement.expiries.disarm(serial)
@@ -441,12 +443,13 @@ class Applying:
         if ticket is None:
             return None
         state = ticket.state
-        to = NEXT.get((state, cast(type[Record], type(record))))
+        kind: type[Record] = type(record)
+        to = NEXT.get((state, kind))
         if to is None:
             return None
         if fence is not None and fence != (ticket.fence if state == RUNNING else NO_FENCE):
             return None
-        if state == PENDING and type(record) is not Late:
+        if state == PENDING and kind is not Late:
             self.placement.leave(ticket)
         ticket = self.memory.own(ticket)
         if to != state:

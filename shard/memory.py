@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from parkade.shard.commands import Loaded, Parked, UniqueRow
 from parkade.shard.generation import MOVE_BYTES, NEVER_MS, Generation
-from parkade.shard.states import PENDING
+from parkade.shard.states import DONE, PENDING
 from parkade.shard.ticket import Placed, StoredAt, Ticket, ticket_of
 from parkade.shard.unique import unique_name_of
 from parkade.store.record import Submitted
@@ -133,9 +133,11 @@ class Memory:
 
     def bodies(self, serials: Sequence[int]) -> list[bytes | None]:
         """`body` of each; also None where only the store can tell."""
-        known, found = self.dirty.bodies, list[bytes | None]()
+        known, kept, found = self.dirty.bodies, self.payloads, list[bytes | None]()
         for serial in serials:
             body: bytes | Unread | None = known.get(serial)
+            if body is None:
+                body = kept.get(serial)
             if body is None:
                 body = self.body(serial)
             found.append(None if body is UNREAD else body)
@@ -220,6 +222,20 @@ class Memory:
         self.hot[serial] = ticket
         self.enter(ticket)
         return ticket
+
+    def unpack_lined(self, task: str, serial: int) -> bool:
+        """`unpack` of one that was lined up since the cut, for who knows its place; False: it was
+        not."""
+        dirty = self.dirty
+        lined = dirty.lined.get(task)
+        if lined is None or serial not in lined:
+            return False
+        submitted = dirty.plain.pop(serial)
+        lined.discard(serial)
+        self.hot[serial] = dirty.tickets[serial] = ticket_of(submitted)
+        dirty.bodies[serial] = submitted.payload
+        dirty.size_bytes += _TICKET_BYTES - _PLAIN_BYTES
+        return True
 
     def _is_unpacked(self, serial: int) -> bool:
         """Whether it became a ticket since the cut, which may have been deleted since."""
@@ -458,11 +474,12 @@ class Memory:
             at = placed[serial]
             assert at is not None, serial
             if isinstance(at, int):
-                if serial not in dirty and may_go(ticket):
+                if serial not in dirty and (ticket.state == DONE or may_go(ticket)):
                     if ticket.unique is not None or serial in payloads:
                         self.evict(ticket)
                     else:
                         del hot[serial]
+                        stored_at.pop(serial, None)
                     continue
                 at = StoredAt(ticket.state, ticket.due_ms, ticket.first_due_ms, at)
             stored_at[serial] = at

@@ -61,6 +61,7 @@ from parkade.shard.waits import Queue
 __all__ = ["NOWHERE", "Placement", "SweepAsk", "Swept", "SweptEntry", "pack", "unpack"]
 
 _DROPS_MAX: Final = 2
+_NEAR_MS: Final = 1_000
 
 
 class Placement(Horizon):
@@ -144,7 +145,8 @@ class Placement(Horizon):
                 self._line_up(ticket)
             elif self.stale:
                 self.stale -= 1
-        if self.memory.plain_due_ms <= now_ms:
+        dirty, flight = self.memory.dirty, self.memory.flight
+        if dirty.plain_due_ms <= now_ms or (flight is not None and flight.plain_due_ms <= now_ms):
             self.memory.unpack_until(now_ms)
         overlay = self.overlay
         while overlay and overlay[0] >> SERIAL_BITS <= now_ms and limit > 0:
@@ -174,8 +176,8 @@ class Placement(Horizon):
                 self.expiries.arm(ticket.serial, expiry_ms)
 
     def next_wake(self) -> int | None:
-        """When `advance` or one of the `want_` questions will have something to do, in ms, if no
-        command and no read comes in; None: never. What is past is to be done now."""
+        """When `advance` or one of the `want_` questions will, or may, have something to do, in ms,
+        if no command and no read comes in; None: never. What is past is to be done now."""
         if self.load_queue and not self.loads_out:
             return 0
         lanes = self.lanes
@@ -183,8 +185,9 @@ class Placement(Horizon):
         # At full load everybody is due: this is asked in every turn.
         is_timed = has_timers or self.memory.plain_due_ms < NEVER_MS
         wake_ms = self.next_timer() if is_timed else None
-        if self.can_sweep():
-            sweep_ms = (self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2
+        sweep_ms = (self.horizon >> SERIAL_BITS) - self.bounds.horizon_ms // 2
+        # Whether it can be then is asked again when it is near.
+        if sweep_ms > self._advanced_ms + _NEAR_MS or self.can_sweep():
             wake_ms = earlier(wake_ms, sweep_ms)
         if lanes.hungry:
             wake_ms = earlier(wake_ms, next_refill_ms(lanes))

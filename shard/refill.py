@@ -199,6 +199,10 @@ def take_waiting(lanes: Lanes, queue: Queue, result: Refilled | None, now_ms: in
 def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:
     """Let a rank from outside into the window; False when its ticket has to be loaded first."""
     serial = rank & SERIAL_MASK
+    if lanes.memory.unpack_lined(lane.key[0], serial):
+        del lane.ranks[serial]
+        lanes.seat(lane, rank)
+        return True
     lanes.memory.unpack(serial)
     del lane.ranks[serial]
     move = lanes.memory.dirty.moves.pop(serial, None)

@@ -2,10 +2,10 @@
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, repeat
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -132,8 +132,8 @@ class StoredAt(msgspec.Struct, frozen=True, gc=False):
 
 
 Placed: TypeAlias = StoredAt | int
-"""How a checkpoint leaves a ticket. Of a plain one (new, without options; pending with its entry in
-the agenda, or done) the lane number alone, 0 if it is done: its head says the rest, and most of
+"""How a checkpoint leaves a ticket. Of a plain one (without options; new and pending with its entry
+in the agenda, or done) the lane number alone, 0 if it is done: its head says the rest, and most of
 those leave memory with the checkpoint."""
 
 
@@ -147,8 +147,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Ticket).decode
 
 
-def encode_ticket(ticket: Ticket) -> bytes:
-    return _encode(ticket)
+encode_ticket: Final[Callable[[Ticket], bytes]] = _encode
+"""The head as the store has it; at full load it is made once or twice in each life."""
 
 
 def encode_plain(task: str, drafts: Sequence[Submitted]) -> list[bytes]:
