@@ -90,6 +90,7 @@ class Host:
         self._volley = Volley()
         self._outcome_wait = OutcomeWait()
         self._gives_way = False
+        self._is_wanted = False  # a pass, for another reason than outcomes and frames
         self.is_lone = False  # one shard has something to do: its frame may be written in this pass
         self._read_clocks()
 
@@ -97,6 +98,7 @@ class Host:
 
     def wake(self) -> None:
         """Has the next pass begin now."""
+        self._is_wanted = True  # in this order: whoever hushes the bell looks for it afterwards
         if not self._event.is_set():
             self._event.set()
 
@@ -135,7 +137,8 @@ class Host:
     def deliver(self, outcomes: list[Outcome]) -> None:
         """Outcomes, as executors have them."""
         self._outcomes.append(outcomes)
-        self.wake()
+        if not (self._outcome_wait.holds(len(outcomes)) or self._event.is_set()):
+            self._event.set()
 
     def call(self, function: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         """The value of `function`, called on the core thread; raises what it raises.
@@ -207,13 +210,15 @@ class Host:
         try:
             while not self._is_ended:
                 self._event.clear()
+                self._is_wanted = False
                 self._volley.gather()
                 wait_ms = self.step()
+                self._hush()
                 if self._outcome_wait.is_on:
-                    self._event.wait(OUTCOME_WAIT_S)
+                    self._await_outcomes()
                 elif self._gives_way:
                     self._event.wait(GIVE_WAY_S)
-                elif wait_ms and not self._await_volley():
+                elif wait_ms and not (self._await_outcomes() or self._await_volley()):
                     self.clock.wait(self._event, wait_ms)
         except BaseException as error:
             self.fatal = error
@@ -223,6 +228,22 @@ class Host:
             # In this order: whoever posts from now on looks at the flag after posting.
             self._is_over = True
             self.run_posted()
+
+    def _hush(self) -> None:
+        """The bell may have been rung for what the pass has taken: that makes no pass of its own."""
+        if self._event.is_set():
+            self._event.clear()
+            if self._is_wanted or (self._outcomes and not self._outcome_wait.is_short):
+                self._event.set()
+
+    def _await_outcomes(self) -> bool:
+        """Whether there is something to do, once those attempts that have begun in the pass are
+        through, or a moment is over; at once where no outcomes are waited for."""
+        if not self._outcome_wait.is_expecting:
+            return False
+        if not self._event.wait(OUTCOME_WAIT_S):
+            self._outcome_wait.give_up()
+        return bool(self._is_wanted or self._outcomes)
 
     def _await_volley(self) -> bool:
         """Whether there is something to do, once all frames that are on their way are durable, or a

@@ -12,16 +12,33 @@ def allowed() -> OutcomeWait:
 def test_frames_wait_for_outcomes_only_where_attempts_begin_beside_small_frames() -> None:
     assert not OutcomeWait().begins(5, 5), "without a thread nobody would wait"
     wait = allowed()
-    for attempts, records in ((0, 5), (5, 0), (5, RECORDS_MAX + 1)):
-        assert not wait.begins(attempts, records) and not wait.is_on
+    for attempts, records in ((0, 5), (5, RECORDS_MAX + 1)):
+        assert not wait.begins(attempts, records) and not wait.is_expecting
+    assert not wait.begins(5, 0) and not wait.is_on and wait.is_expecting, "no frame is there"
     assert wait.begins(5, RECORDS_MAX) and wait.is_on
 
 
 def test_outcomes_that_do_not_come_at_once_are_not_waited_for_again_soon() -> None:
     wait = allowed()
     assert wait.begins(4, 1)
+    wait.give_up()
     wait.end(2)
     assert not wait.is_on and wait.begins(4, 1), "half of them came"
+    wait.end(0)
+    assert wait.begins(4, 1), "somebody else wanted something"
+    wait.give_up()
     wait.end(1)
     assert [wait.begins(4, 1) for _ in range(PASSES_WITHOUT + 1)].count(True) == 1
     assert wait.is_on
+
+
+def test_who_delivers_the_last_outcome_that_is_waited_for_rings() -> None:
+    wait = allowed()
+    assert not wait.holds(1), "nothing is waited for"
+    wait.begins(4, 0)
+    assert wait.is_short and [wait.holds(1), wait.holds(2), wait.holds(1)] == [True, True, False]
+    assert not wait.is_short
+    wait.end(4)
+    wait.begins(4, 0)
+    wait.give_up()
+    assert not wait.holds(1) and not wait.is_short, "the moment is over"
