@@ -230,10 +230,11 @@ class Host:
             self.run_posted()
 
     def _hush(self) -> None:
-        """The bell may have been rung for what the pass has taken: that makes no pass of its own."""
+        """What the bell was rung for the pass may have taken: that makes no pass of its own."""
         if self._event.is_set():
             self._event.clear()
-            if self._is_wanted or (self._outcomes and not self._outcome_wait.is_short):
+            has_outcomes = self._outcomes and not self._outcome_wait.is_short
+            if has_outcomes or self._is_wanted or self._is_ended:
                 self._event.set()
 
     def _await_outcomes(self) -> bool:

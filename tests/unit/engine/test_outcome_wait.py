@@ -1,5 +1,10 @@
 """Outcomes that small frames wait for, and what bounds the wait."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+from kit.clock import ManualClock
+from kit.engines import make, runtime_of
 from parkade.outcome_wait import PASSES_WITHOUT, RECORDS_MAX, OutcomeWait
 
 
@@ -42,3 +47,26 @@ def test_who_delivers_the_last_outcome_that_is_waited_for_rings() -> None:
     wait.begins(4, 0)
     wait.give_up()
     assert not wait.holds(1) and not wait.is_short, "the moment is over"
+
+
+def test_a_ring_for_what_a_pass_has_taken_makes_no_pass_of_its_own(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        host = runtime_of(engine).host
+
+        def hushed_after(*rings: Callable[[], None]) -> bool:
+            host._event.clear()
+            host._is_wanted = False
+            for ring in rings:
+                ring()
+            host._hush()
+            return not host._event.is_set()
+
+        def deliver() -> None:
+            host.deliver([])
+
+        def look() -> None:
+            assert hushed_after(deliver, host.take_outcomes)
+            assert not hushed_after(deliver), "nobody has taken it"
+            assert not hushed_after(host.take_outcomes, host.wake)
+
+        host.call(look)
