@@ -11,25 +11,27 @@ OUTCOME_WAIT_S = 0.0005
 """How long outcomes wait for each other, and small frames for them, at most."""
 
 RECORDS_MAX = 64  # of a frame that waits: a larger one is worth its write
-PASSES_WITHOUT = 32  # that wait for nothing, after outcomes were waited for in vain
+PASSES_WITHOUT_MAX = 32  # that wait for nothing, after outcomes were waited for in vain
 
 
 class OutcomeWait:
     """Whether the outcomes of the attempts that begin in a pass are waited for, for a moment.
 
     `is_expecting`: they are; whoever delivers the last of them rings. `is_on`: so are small frames,
-    where there are some. Where half of the outcomes or more do not come at once, nothing is waited
-    for again for some time. `holds` is for who delivers, one at a time; the rest for the core
-    thread alone.
+    where there are some. Where most of the outcomes do not come at once, the next two passes wait
+    for nothing, and each time in a row twice as many: a busy machine is no slow handler.
+    `holds` is for who delivers, one at a time; the rest for the core thread alone.
     """
 
-    __slots__ = ("_begun", "_come", "_passes_without", "is_allowed", "is_expecting", "is_on")
+    __slots__ = (
+        "_begun", "_come", "_passes_next", "_passes_without", "is_allowed", "is_expecting", "is_on",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.is_allowed = False
         self.is_on = self.is_expecting = False
         self._begun = self._come = 0
-        self._passes_without = 0
+        self._passes_without, self._passes_next = 0, 2
 
     def begins(self, attempts: int, records: int) -> bool:
         """So many attempts begin, and so many records are in the largest frame that could go;
@@ -62,7 +64,10 @@ class OutcomeWait:
         """The next pass begins, with so many outcomes."""
         if not self._begun:
             return
-        if not self.is_expecting and 2 * outcomes < self._begun:
-            self._passes_without = PASSES_WITHOUT
+        if 2 * outcomes >= self._begun:
+            self._passes_next = 2
+        elif not self.is_expecting:
+            self._passes_without = self._passes_next
+            self._passes_next = min(2 * self._passes_next, PASSES_WITHOUT_MAX)
         self._begun = 0
         self.is_on = self.is_expecting = False

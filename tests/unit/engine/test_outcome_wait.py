@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kit.clock import ManualClock
 from kit.engines import make, runtime_of
-from parkade.outcome_wait import PASSES_WITHOUT, RECORDS_MAX, OutcomeWait
+from parkade.outcome_wait import PASSES_WITHOUT_MAX, RECORDS_MAX, OutcomeWait
 
 
 def allowed() -> OutcomeWait:
@@ -31,10 +31,17 @@ def test_outcomes_that_do_not_come_at_once_are_not_waited_for_again_soon() -> No
     assert not wait.is_on and wait.begins(4, 1), "half of them came"
     wait.end(0)
     assert wait.begins(4, 1), "somebody else wanted something"
-    wait.give_up()
-    wait.end(1)
-    assert [wait.begins(4, 1) for _ in range(PASSES_WITHOUT + 1)].count(True) == 1
-    assert wait.is_on
+
+
+def test_the_longer_they_are_waited_for_in_vain_the_less_they_are() -> None:
+    wait, pauses = allowed(), list[int]()
+    for outcomes in (1, 1, 1, 2, *[1] * 8):
+        pauses.append(0)
+        while not wait.begins(4, 1):
+            pauses[-1] += 1
+        wait.give_up()
+        wait.end(outcomes)
+    assert pauses == [0, 2, 4, 8, 0, 2, 4, 8, 16, *[PASSES_WITHOUT_MAX] * 3]
 
 
 def test_who_delivers_the_last_outcome_that_is_waited_for_rings() -> None:
