@@ -13,7 +13,7 @@ class Bounds(NamedTuple):
     window_max: int = 1_024  # serials in a lane's window
     windows_max: int = 50_000  # serials in all windows together; past it a lane keeps its head
     lanes_max: int = 10_000  # lanes that keep a head in memory
-    sweep_limit: int = 2_048  # entries one sweep reads: some 5 ms of taking them in
+    sweep_limit: int = 1_024  # entries one sweep reads: some 5 ms of taking them in
     moves_max: int = 16_384  # moves that wait for a checkpoint before sweeps wait for it too
     aside_max: int = 50_000  # tickets that wait out of their lane, in memory
     payload_cache_bytes_max: int = 8 << 20  # payloads kept for tickets that are soon to start

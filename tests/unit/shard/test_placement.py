@@ -510,7 +510,7 @@ def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
         1_024,
         50_000,
         10_000,
-        2_048,
+        1_024,
         16_384,
         50_000,
         8 << 20,
