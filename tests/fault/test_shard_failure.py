@@ -375,7 +375,7 @@ def test_an_error_in_admission_recovers_all_shards_and_ends_nothing(
         task = engine.task(name="note")(lambda n: n)
         admission = runtime_of(engine).attempts.admission
 
-        def broken(*_: object) -> None:
+        def broken(*_: object, **__: object) -> None:
             monkeypatch.undo()
             raise AssertionError("a fault of ours")
 
@@ -454,6 +454,7 @@ def test_who_only_looks_does_not_wait_behind_what_has_no_room(
         kept = task.options(delay="1h").submit("x")
         with monkeypatch.context() as full:
             full.setattr(Journal, "has_room", lambda *_: False)
+            full.setattr(Journal, "has_spare", property(lambda _: False))
             full.setattr(Journal, "fits", lambda *_: False)
             cancelling = threading.Thread(target=kept.cancel)
             cancelling.start()
