@@ -41,16 +41,16 @@ $(READY_TYPES): $(READY)
 # twelve minutes (the house suite reckons it); a suite that takes longer is stopped and has failed.
 LINT_S := 20
 HOUSE_S := 80
-MYPY_S := 90
+MYPY_S := 80
 UNIT_S := 240
 PROPERTY_S := 60
 STATEFUL_S := 90
-FAULT_S := 290
+FAULT_S := 340
 RECOVERY_S := 60
 RACES_S := 65
 STORIES_S := 50
-SIMULATION_S := 190
-REST_S := 140
+SIMULATION_S := 200
+REST_S := 110
 
 # macOS has no timeout of its own (coreutils brings gtimeout); there the budgets are not enforced.
 TIMEOUT := $(shell command -v timeout || command -v gtimeout)
