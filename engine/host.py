@@ -234,8 +234,10 @@ class Host:
         if self._event.is_set():
             self._event.clear()
             has_outcomes = self._outcomes and not self._outcome_wait.is_short
-            if has_outcomes or self._is_wanted or self._is_ended:
+            if has_outcomes or self._is_wanted:
                 self._event.set()
+        if self._is_ended:
+            self._event.set()  # a frame that was written in the pass may have hushed that
 
     def _await_outcomes(self) -> bool:
         """Whether there is something to do, once those attempts that have begun in the pass are

@@ -51,6 +51,28 @@ def test_what_is_posted_and_raises_is_told_and_costs_nobody_else(
     assert host.fatal is None
 
 
+def test_an_end_in_the_midst_of_a_pass_is_heard_behind_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, ended = host_of(engine), threading.Event()
+    run_posted = host.run_posted
+
+    def last() -> int:
+        host._is_ended = True
+        host.wake()
+        host._event.clear()  # as behind a frame that is written here
+        return 3_600_000
+
+    def over() -> None:
+        run_posted()
+        ended.set()
+
+    monkeypatch.setattr(host, "run_posted", over)
+    monkeypatch.setattr(host, "step", last)
+    host.wake()
+    assert ended.wait(PATIENCE_S)
+
+
 def test_an_idle_engine_does_nothing_until_its_time(engine: Engine, clock: ManualClock) -> None:
     host = host_of(engine)
     checkpoint(engine)
