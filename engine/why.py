@@ -94,7 +94,7 @@ def explain(facts: Facts, salt: int) -> Why:
     ticket, now_ms = facts.ticket, facts.now_ms
     state = state_name(ticket, now_ms)
     if ticket.state == RUNNING:
-        return Why(state, _running(ticket, now_ms), (), None)
+        return Why(state, _running(facts), (), None)
     if ticket.state != PENDING:
         return Why(state, _ended(ticket, now_ms), (), None)
     if ticket.due_ms > now_ms:
@@ -115,10 +115,13 @@ def held_text(facts: Facts, salt: int) -> str | None:
     return _held(facts, salt)[0] or None
 
 
-def _running(ticket: Ticket, now_ms: int) -> str:
-    text = (
-        f"running, attempt {ticket.attempts}, for {span_text(max(0, now_ms - ticket.started_ms))}"
-    )
+def _running(facts: Facts) -> str:
+    ticket = facts.ticket
+    span, attempt = span_text(max(0, facts.now_ms - ticket.started_ms)), ticket.attempts
+    text = f"running, attempt {attempt}, for {span}"
+    if facts.runs_nothing:
+        text = f"cut off in attempt {attempt}, which began {span} ago: {facts.runs_nothing}; "
+        text += "the next open tells what becomes of it"
     if ticket.cancel_reason is not None:
         text += "; it was asked to stop" + (
             f": {ticket.cancel_reason}" * bool(ticket.cancel_reason)

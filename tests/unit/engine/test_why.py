@@ -1,6 +1,7 @@
 """Why a ticket is not running: one sentence for every reason there is."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kit.engines import hold_handlers, make
+from kit.engines import PATIENCE_S, hold_handlers, make, when
 from parkade import Breaker, Engine, Limit, ResultTimeout, RetryPolicy, Snooze, Why, open_readonly
 from parkade.cli.app import cli
 from parkade.testing import TestEngine
@@ -196,6 +197,25 @@ def test_an_engine_that_runs_nothing_says_so(tmp_path: Path) -> None:
         why = ticket.why()
     assert why.text.startswith("ready, held: this engine was opened with run=False")
     assert why.blockers == ["engine"]
+
+
+def test_of_one_that_ran_when_its_engine_died_it_does_not_say_that_it_runs(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", str(tmp_path / "copy")
+    gate = threading.Event()
+    with make(data) as engine:
+        ticket = engine.task(name="wait")(lambda: gate.wait(PATIENCE_S)).submit()
+        when(engine, lambda runtime: len(runtime.executor.running()) == 1)
+        assert ticket.why().text.startswith("running, attempt 1, for ")
+        when(engine, lambda runtime: shutil.copytree(data, copy, ignore=_sockets) is not None)
+        done = CliRunner().invoke(cli, ["--dir", copy, "why", ticket.id])
+        gate.set()
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("cut off in attempt 1, which began ")
+    assert "no engine runs on this directory" in done.output
+
+
+def _sockets(_: str, names: list[str]) -> set[str]:
+    return {name for name in names if name.endswith(".sock") or ".spare" in name}
 
 
 def test_the_command_line_tells_it_from_the_engine_and_from_the_files(tmp_path: Path) -> None:
