@@ -89,7 +89,8 @@ def note_records(
             ticket = tickets.get(record.serial)  # type: ignore[attr-defined]
             if ticket is not None:
                 at_ms, detail = record.at_ms, ticket.attempts  # type: ignore[attr-defined]
-                notes.append((events.DONE, at_ms, ticket.serial, ticket.part, ticket.task, detail))
+                of = (ticket.serial, ticket.part, ticket.task, detail)
+                notes.append((events.DONE, at_ms, *of))  # pyright: ignore[reportUnknownArgumentType]
         elif kind is Delivered:
             if record.draft is not None:  # type: ignore[attr-defined]
                 _note_submitted(record.draft, notes)  # type: ignore[attr-defined]

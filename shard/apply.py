@@ -6,7 +6,7 @@ its ticket in another state, under another fence, or gone, changes nothing (`NEX
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from parkade.shard.births import Births
 from parkade.shard.bounds import Bounds
@@ -443,7 +443,7 @@ class Applying:
         if ticket is None:
             return None
         state = ticket.state
-        kind: type[Record] = type(record)
+        kind = cast("type[Record]", type(record))
         to = NEXT.get((state, kind))
         if to is None:
             return None
