@@ -493,8 +493,7 @@ class Host:
     def has_changed_room(self) -> bool:
         """False at the bound of what is dirty or in flight in all shards, and does not only move to
         rows: submits then wait for a checkpoint."""
-        known = self._changed_bytes
-        changed_bytes = self.changed_bytes if known is None else known
+        changed_bytes = self.changed_bytes
         if changed_bytes < limits.DIRTY_BYTES_MAX:
             return True
         moved_bytes = sum([s.core.memory.moved_bytes for s in self.shards if s.is_open])

@@ -20,12 +20,12 @@ class Inbox:
     """Any thread puts, the core thread takes."""
 
     def __init__(
-        self, bytes_max: int, wake: Callable[[], None], wake_soon: Callable[[], None] | None = None
+        self, bytes_max: int, wake: Callable[[], None], wake_soon: Callable[[], None]
     ) -> None:
         """`wake_soon` wakes whoever takes where that would not look again in a moment."""
         self._bytes_max = bytes_max
         self._wake = wake
-        self._wake_soon = wake_soon or wake
+        self._wake_soon = wake_soon
         self._asks: deque[tuple[int, Ask]] = deque()
         self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0

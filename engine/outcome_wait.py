@@ -49,7 +49,7 @@ class OutcomeWait:
     def holds(self, outcomes: int) -> bool:
         """Whether who delivers so many leaves it to another to ring."""
         self._come += outcomes
-        return self.is_expecting and self._come < self._begun
+        return self.is_short
 
     @property
     def is_short(self) -> bool:

@@ -36,18 +36,19 @@ class Upkeep:
         self.put_off = 0
         if shard.waiting:
             shard.load_waiting()
-        # Somebody waits for it, and for nothing of the rest; a smaller one takes along what this
-        # pass starts.
-        if len(shard.records) > limits.SMALL_FRAME_RECORDS:
-            shard.hand_frame()
+        self._hand_large_frame()  # somebody waits for it, and for nothing of the rest
         shard.read_ahead.ask()
         shard.retention.step()
         shard.checkpointing.step()
         shard.handing.step()
-        if len(shard.records) > limits.SMALL_FRAME_RECORDS:
-            shard.hand_frame()
+        self._hand_large_frame()
         self._cover_when_idle()
         return True
+
+    def _hand_large_frame(self) -> None:
+        """A smaller one takes along what this pass starts."""
+        if len(self._shard.records) > limits.SMALL_FRAME_RECORDS:
+            self._shard.hand_frame()
 
     def _may_wait(self, has_due: bool) -> bool:
         shard = self._shard

@@ -207,12 +207,9 @@ class Memory:
         dirty, flight = self.dirty, self.flight
         submitted = dirty.plain.pop(serial, None)
         if submitted is not None:
-            ticket = ticket_of(submitted)
-            if dirty.is_lined(ticket.task, serial):
-                dirty.lined[ticket.task].discard(serial)
-            dirty.tickets[serial] = ticket
-            dirty.bodies[serial] = submitted.payload
-            dirty.size_bytes += _TICKET_BYTES - _PLAIN_BYTES
+            if dirty.is_lined(submitted.task, serial):
+                dirty.lined[submitted.task].discard(serial)
+            ticket = self._unpacked(submitted)
         elif flight is not None and serial in flight.plain and not self._is_unpacked(serial):
             # The flight is being encoded as it is: its ticket stands beside it.
             ticket = flight.unpacked[serial] = ticket_of(flight.plain[serial])
@@ -232,10 +229,16 @@ class Memory:
             return False
         submitted = dirty.plain.pop(serial)
         lined.discard(serial)
-        self.hot[serial] = dirty.tickets[serial] = ticket_of(submitted)
-        dirty.bodies[serial] = submitted.payload
-        dirty.size_bytes += _TICKET_BYTES - _PLAIN_BYTES
+        self.hot[serial] = self._unpacked(submitted)
         return True
+
+    def _unpacked(self, submitted: Submitted) -> Ticket:
+        """A ticket of what was dirty as it was submitted."""
+        dirty, ticket = self.dirty, ticket_of(submitted)
+        dirty.tickets[ticket.serial] = ticket
+        dirty.bodies[ticket.serial] = submitted.payload
+        dirty.size_bytes += _TICKET_BYTES - _PLAIN_BYTES
+        return ticket
 
     def _is_unpacked(self, serial: int) -> bool:
         """Whether it became a ticket since the cut, which may have been deleted since."""

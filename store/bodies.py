@@ -135,8 +135,8 @@ class PageFill:
         return rows
 
     def _plan(self, size_bytes: int, room: int) -> tuple[list[int], int]:
-        """The sizes of all pieces but the last, and the room behind that one. None: it is not cut,
-        since the next page has room for it, or it is too small or too large."""
+        """The sizes of all pieces but the last, and the room behind that one. No sizes: it is not
+        cut, since the next page has room for it, or it is too small or too large."""
         if CUT_BYTES_MIN <= size_bytes <= CUT_BYTES_MAX:
             pieces, left = list[int](), size_bytes - 1
             while True:

@@ -366,8 +366,7 @@ def _enter_lanes(
     written = _put_sorted(transaction, tables.lanes, keys, [rows[key] for key in keys])
     fresh = sorted(batch.fresh_lane_keys)
     written += _put_sorted(transaction, tables.lanes, fresh, list(map(_due, fresh)))
-    for lane, count in _counted(fresh, _LANE_OF_KEY).items():
-        lane_number = int.from_bytes(lane, "big")
+    for lane_number, count in _count_fresh(batch).items():
         lane_rows[lane_number] = lane_rows.get(lane_number, 0) + count
     for lane_number, name in sorted(batch.lane_names.items()):
         key = lane_number.to_bytes(4, "big")
@@ -376,6 +375,12 @@ def _enter_lanes(
         else:
             transaction.put(key, seal(key, name), db=tables.lane_names)
     return written
+
+
+def _count_fresh(batch: Batch) -> dict[int, int]:
+    """How many tickets of each lane come as rows of it, and were not in the store before."""
+    counts = _counted(batch.fresh_lane_keys, _LANE_OF_KEY)
+    return {int.from_bytes(lane, "big"): count for lane, count in counts.items()}
 
 
 def _counted(rows: list[bytes], part: slice) -> Counter[bytes]:
@@ -416,8 +421,7 @@ def _count_lanes(
         for lane, count in _counted(entries, _LANE_AND_FLAGS).items():
             if not lane[4] & EXPIRY:
                 changes[int.from_bytes(lane[:4], "big")] += by * count
-    for lane, count in _counted(batch.fresh_lane_keys, _LANE_OF_KEY).items():
-        changes[int.from_bytes(lane, "big")] += count
+    changes.update(_count_fresh(batch))
     return {
         lane_number: _count_lane(transaction, tables, path, lane_number, change)
         for lane_number, change in sorted(changes.items())
