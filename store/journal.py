@@ -7,8 +7,8 @@
     journal.close(clean=True)
 
 It numbers and keeps bodies; it knows nothing of what they say, of time, or of threads: one thread
-calls it, save that `prepare_spare` may run on one other. The rules it keeps, and every byte it
-writes, are in docs/format.md.
+calls it, save that `prepare_spare` may run on one other, and that any may ask how much there is
+and whether there is room. The rules it keeps, and every byte it writes, are in docs/format.md.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class Journal:
         self._check_in_place = check_in_place
         self._wanted_bytes = sizing.frame_bytes_max
         self._spares = SparePool(disk, directory, sizing, entropy, self._sync, self._sync_directory)
-        self._sealed: deque[_Sealed] = deque()
+        self._sealed: tuple[_Sealed, ...] = ()  # replaced whole: others may look at it meanwhile
         self._replay: list[RunPart] = []
         self._replay_from = 0
         self._active: SegmentWriter | None = None
@@ -158,8 +158,9 @@ class Journal:
     @property
     def live_bytes(self) -> int:
         """Bytes of frames in all segments that have not been dropped."""
-        active = self._active.end - HEADER_BYTES if self._active is not None else 0
-        return active + sum(sealed.used_bytes for sealed in self._sealed)
+        active = self._active
+        active_bytes = active.end - HEADER_BYTES if active is not None else 0
+        return active_bytes + sum([sealed.used_bytes for sealed in self._sealed])
 
     def bytes_since(self, lsn: int) -> int:
         """Bytes of frames behind that LSN, rounded up by 64 KiB at most."""
@@ -368,7 +369,7 @@ class Journal:
             used = part.frames[-1].end - HEADER_BYTES
             size = part.frames[-1].end if part is run.parts[-1] else part.scan.size_bytes
             name = part.scan.name
-            self._sealed.append(_Sealed(part.scan.path, part.frames[-1].last_lsn, used, size))
+            self._seal(_Sealed(part.scan.path, part.frames[-1].last_lsn, used, size))
             self._note_bytes(used, part.frames[-1].last_lsn)
             assert name.epoch < self.epoch
         self.drop_through(store_lsn)
@@ -440,8 +441,11 @@ class Journal:
         except OSError as error:
             self._fail(full.path, error)
         if not is_empty:
-            self._sealed.append(_Sealed(full.path, self.last_lsn, used, full.size_bytes))
+            self._seal(_Sealed(full.path, self.last_lsn, used, full.size_bytes))
         return active
+
+    def _seal(self, sealed: "_Sealed") -> None:
+        self._sealed = (*self._sealed, sealed)
 
     def _write(self, active: SegmentWriter, body: bytes, count: int) -> None:
         try:
@@ -511,7 +515,7 @@ class Journal:
         self._sync_removed()
         first = self._sealed[0]
         spare = self._spares.retire(first.path, first.size_bytes)
-        self._sealed.popleft()
+        self._sealed = self._sealed[1:]
         self._needs_directory_sync = True
         if spare is not None:
             self._sync_removed()

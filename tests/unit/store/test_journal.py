@@ -1,9 +1,11 @@
 """The journal at work: numbering, rolling, recycling, what it counts, what it costs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from kit.between import met_at_every_step
 from kit.disk import FakeDisk
 from kit.journals import (
     PLACE,
@@ -277,6 +279,25 @@ def test_live_bytes_are_those_of_the_frames_that_are_left() -> None:
     assert journal.live_bytes == 50 * 56
     journal.drop_through(20)
     assert journal.live_bytes == 30 * 56
+
+
+def test_another_thread_may_ask_how_much_there_is_while_segments_are_sealed_and_dropped() -> None:
+    def prepare() -> tuple[Callable[[], tuple[int, int]], Callable[[], object]]:
+        journal = open_journal(FakeDisk(), is_new=True)
+        append_all(journal, bodies(1, 59))
+        journal.prepare_spare()
+
+        def act() -> None:
+            append_all(journal, bodies(60, 63))
+            journal.drop_through(20)
+
+        return lambda: (journal.segments, journal.live_bytes), act
+
+    seen = met_at_every_step(prepare)
+    before, after = (3, 59 * 56), (3, 43 * 56)
+    assert seen[0] == after
+    assert {segments for segments, _ in seen} == {3}
+    assert all(0 < size < before[1] + after[1] for _, size in seen)
 
 
 def test_bytes_since_an_lsn_are_right_to_within_their_grain() -> None:

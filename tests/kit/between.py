@@ -1,0 +1,53 @@
+"""Another thread comes in between two steps of what is read, at every place where it can.
+
+The interpreter changes threads between two of its instructions and nowhere else, so an order of two
+threads is told by the number of the instruction at which the other one acts.
+"""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+__all__ = ["met_at_every_step"]
+
+T = TypeVar("T")
+
+
+def met_at_every_step(
+    prepare: Callable[[], tuple[Callable[[], T], Callable[[], object]]], *, steps_max: int = 2_000
+) -> list[T]:
+    """What `read` gives when `act` runs before its first instruction, before its second, and so on
+    to the last; `prepare` makes both anew for each. Only Python code of `read` counts as steps."""
+    given: list[T] = []
+    for step in range(steps_max):
+        read, act = prepare()
+        meeting = _Meeting(step, act)
+        given.append(meeting.run(read))
+        if not meeting.has_met:
+            return given[:-1]
+    raise AssertionError(f"more than {steps_max} instructions: read less")
+
+
+class _Meeting:
+    def __init__(self, step: int, act: Callable[[], object]) -> None:
+        self._left = step
+        self._act = act
+        self.has_met = False
+
+    def run(self, read: Callable[[], T]) -> T:
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            return read()
+        finally:
+            sys.settrace(before)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and not self.has_met:
+            if self._left == 0:
+                self.has_met = True  # no trace calls the tracer: what `act` does are no steps
+                self._act()
+            self._left -= 1
+        return self._trace
