@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from parkade.admission import Admission
@@ -152,6 +153,7 @@ class Runtime:
         self._started_tasks: dict[str, Task[..., Any]] = {}  # by the name that a ticket has
         self._is_closed = False
         self._holders = 0
+        self._turn = threading.Lock()  # to put rows: of all its shards' stores
         self.callbacks = Callbacks(self, options.listeners)
 
     @classmethod
@@ -234,7 +236,7 @@ class Runtime:
             number,
             sizing=self.options.sizing,
             entropy=self.options.entropy,
-            open_store=self.options.open_store,
+            open_store=partial(self.options.open_store, turn=self._turn),
             now_ms=self.clock.now_ms(),
         )
 

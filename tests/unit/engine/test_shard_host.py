@@ -1,7 +1,10 @@
 """The host of one shard, stepped by hand: what it waits for, and whom it lets go first."""
 
+from pathlib import Path
+
 import pytest
 
+from kit.engines import make, runtime_of
 from kit.stepped import stepped
 from parkade import limits
 from parkade.asks import Look
@@ -184,3 +187,10 @@ def test_a_start_that_leaves_a_lane_low_is_followed_by_a_turn_at_once() -> None:
         assert len(shard.witness.model.tickets) == 8
         assert {entry.state for entry in shard.witness.model.tickets.values()} == {DONE}
         shard.finish()
+
+
+def test_the_stores_of_an_engine_put_rows_in_turns(tmp_path: Path) -> None:
+    with make(tmp_path, shards=4) as engine, make(tmp_path / "other", shards=1) as other:
+        turns = {id(shard.store.turn) for shard in runtime_of(engine).shards}
+        assert len(turns) == 1
+        assert id(runtime_of(other).shards[0].store.turn) not in turns

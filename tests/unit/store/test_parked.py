@@ -394,6 +394,32 @@ def test_a_commit_that_fills_the_map_is_made_once_more_in_a_larger_one(tmp_path:
     assert parked.stat().map_bytes == 2 * before
 
 
+def test_of_stores_with_one_turn_one_puts_rows_at_a_time_and_no_other_waits_for_its_sync(
+    tmp_path: Path,
+) -> None:
+    turn, seen = threading.Lock(), list[tuple[str, bool]]()
+    failing: list[str] = []
+
+    def hook(point: str) -> None:
+        seen.append((point, turn.locked()))
+        if failing == [point]:
+            raise OSError(errno.EIO, "planted")
+
+    stores = [
+        open_parked(tmp_path / name, commit_hook=hook, free_bytes=lambda path: 1 << 40, turn=turn)
+        for name in "ab"
+    ]
+    for store in stores:
+        filled(store)
+    assert seen == 2 * [
+        ("begin", True), ("tickets", True), ("agenda", True), ("before_commit", False),
+    ]  # fmt: skip
+    failing.append("tickets")
+    with pytest.raises(WriteFailed):
+        filled(stores[0])
+    assert not turn.locked()
+
+
 def test_a_map_that_finds_no_addresses_is_a_failed_write_and_the_store_opens_again(
     tmp_path: Path,
 ) -> None:
