@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from parkade import limits
 from parkade.clock import Clock, stopwatch_us
 from parkade.errors import SubmitReentered
-from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
+from parkade.lone_frames import COMPANY_FRAMES, SlowPause
 from parkade.store.errors import StoreError
 from parkade.store.record import Submitted, encode_records
 
@@ -163,7 +163,7 @@ class CallerFrames:
         self._pen = threading.Lock()
         self._holder: int | None = None
         self._frames_to_leave = 0
-        self._pause_until_ms = 0
+        self._pause = SlowPause()
 
     # --------------------------------------------------------------------------- any thread
 
@@ -207,7 +207,8 @@ class CallerFrames:
         if self._frames_to_leave:
             self._frames_to_leave -= 1
             return False
-        if self._pause_until_ms and self._clock.monotonic_ms() < self._pause_until_ms:
+        until_ms = self._pause.until_ms
+        if until_ms and self._clock.monotonic_ms() < until_ms:
             return False
         if not self.is_allowed or not shard.is_open:
             return False
@@ -218,10 +219,8 @@ class CallerFrames:
     def _write(self, written: Written, draft: Submitted, body: bytes) -> None:
         began_ms = self._clock.monotonic_ms()
         written.write(draft, body)
-        ended_ms = self._clock.monotonic_ms()
+        self._pause.note(began_ms, self._clock.monotonic_ms())
         self.written += 1
-        if ended_ms - began_ms >= SLOW_MS:
-            self._pause_until_ms = ended_ms + SLOW_PAUSE_MS
         if self._is_called():
             self._frames_to_leave = COMPANY_FRAMES
 

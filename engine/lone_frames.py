@@ -13,12 +13,31 @@ from parkade import limits
 if TYPE_CHECKING:
     from parkade.shard_host import ShardHost
 
-__all__ = ["LoneFrames"]
+__all__ = ["LoneFrames", "SlowPause"]
 
 COMPANY_FRAMES = 16  # handed over after something came in while one was written
 ALONE_MS = 10  # without a frame: whoever comes next is alone again
 SLOW_MS = 10  # a disk that takes this long is not waited for again
-SLOW_PAUSE_MS = 200
+SLOW_PAUSE_MS_MIN, SLOW_PAUSE_MS_MAX = 20, 320
+
+
+class SlowPause:
+    """How long a disk is left to the shards' threads after a write that was slow: a moment, since a
+    good disk has one now and then, and twice as long after each further one in a row."""
+
+    __slots__ = ("_next_ms", "until_ms")
+
+    def __init__(self) -> None:
+        self.until_ms = 0
+        self._next_ms = SLOW_PAUSE_MS_MIN
+
+    def note(self, began_ms: int, ended_ms: int) -> None:
+        """A write took from when to when on the monotonic clock."""
+        if ended_ms - began_ms < SLOW_MS:
+            self._next_ms = SLOW_PAUSE_MS_MIN
+            return
+        self.until_ms = ended_ms + self._next_ms
+        self._next_ms = min(2 * self._next_ms, SLOW_PAUSE_MS_MAX)
 
 
 class LoneFrames:
@@ -29,12 +48,12 @@ class LoneFrames:
         self.written = 0
         self._frames_to_hand = 0
         self._seen_ms = 0  # when there was a frame, of whatever shard
-        self._pause_until_ms = 0
+        self._pause = SlowPause()
 
     def is_quiet(self, mono_ms: int) -> bool:
         """Whether a lone frame would be written here, as far as what was before tells."""
         is_free = not self._frames_to_hand or mono_ms - self._seen_ms >= ALONE_MS
-        return self.is_allowed and is_free and mono_ms >= self._pause_until_ms
+        return self.is_allowed and is_free and mono_ms >= self._pause.until_ms
 
     def pick(self, shards: "Iterable[ShardHost]", mono_ms: int) -> "ShardHost | None":
         """The shard whose frame is to be written here; None: all that there are, are handed over.
@@ -54,7 +73,7 @@ class LoneFrames:
         if found is None:
             return None
         self._seen_ms = mono_ms
-        if not is_alone or not self._is_fit(found) or mono_ms < self._pause_until_ms:
+        if not is_alone or not self._is_fit(found) or mono_ms < self._pause.until_ms:
             return None
         if is_quiet:
             self._frames_to_hand = 0
@@ -73,5 +92,4 @@ class LoneFrames:
         self.written += 1
         if has_company:
             self._frames_to_hand = COMPANY_FRAMES
-        if ended_ms - began_ms >= SLOW_MS:
-            self._pause_until_ms = ended_ms + SLOW_PAUSE_MS
+        self._pause.note(began_ms, ended_ms)

@@ -17,7 +17,7 @@ from parkade import Engine, EngineClosed, StorageError, Task
 from parkade.caller_frames import WRITTEN_MAX, CallerFrames, Written
 from parkade.errors import SubmitReentered
 from parkade.latencies import Latencies
-from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS
+from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS_MIN
 from parkade.shard.states import PENDING
 from parkade.store.disk import Handle
 from parkade.store.record import Submitted
@@ -459,7 +459,7 @@ def test_a_disk_that_is_slow_makes_nobody_wait_with_the_pen_again_for_a_while() 
     slow = shard(Journal(lambda: clock.advance(SLOW_MS)))
     quick = shard()
     assert made.write(slow, draft())
-    clock.advance(SLOW_PAUSE_MS - 1)
+    clock.advance(SLOW_PAUSE_MS_MIN - 1)
     assert not made.write(quick, draft())
     clock.advance(1)
     assert made.write(quick, draft())

@@ -10,7 +10,15 @@ from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, make, runtime_of, when
 from parkade.asks import Ask, AwaitEnd, Look
 from parkade.job import Job
-from parkade.lone_frames import ALONE_MS, COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS, LoneFrames
+from parkade.lone_frames import (
+    ALONE_MS,
+    COMPANY_FRAMES,
+    SLOW_MS,
+    SLOW_PAUSE_MS_MAX,
+    SLOW_PAUSE_MS_MIN,
+    LoneFrames,
+    SlowPause,
+)
 from parkade.waiters import ThreadWaiter
 
 
@@ -148,8 +156,17 @@ def test_after_a_quiet_while_whoever_comes_is_alone_again() -> None:
 def test_a_disk_that_is_slow_is_not_waited_for_again_for_a_while() -> None:
     frames, lone = allowed(), shard()
     frames.note(began_ms=0, ended_ms=SLOW_MS, has_company=False)
-    assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS - 1) is None
-    assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS) is lone
+    assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS_MIN - 1) is None
+    assert frames.pick([lone], SLOW_MS + SLOW_PAUSE_MS_MIN) is lone
+
+
+def test_a_disk_that_stays_slow_is_left_alone_for_longer_each_time() -> None:
+    pause, lengths = SlowPause(), list[int]()
+    for took_ms in [*[SLOW_MS] * 6, 0, SLOW_MS]:
+        pause.note(0, took_ms)
+        lengths.append(pause.until_ms - SLOW_MS)
+    assert lengths == [20, 40, 80, 160, 320, 320, 320, 20]
+    assert (lengths[0], max(lengths)) == (SLOW_PAUSE_MS_MIN, SLOW_PAUSE_MS_MAX)
 
 
 def test_who_waits_for_an_end_that_is_outstanding_brings_no_turn(tmp_path: Path) -> None:
