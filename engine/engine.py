@@ -39,7 +39,8 @@ from parkade.options import check_index_tags
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy, as_policy
 from parkade.remarks import remark_on_open
-from parkade.runtime import Runtime, RuntimeOptions
+from parkade.runtime import Runtime
+from parkade.runtime_options import RuntimeOptions
 from parkade.steering import Breakers, Limits
 from parkade.store.disk import Disk
 from parkade.submitting import Submitting, chunks
@@ -231,14 +232,15 @@ class Engine(Looking):
             desk = Desk(runtime)
             runtime.executor.runs.family_of = runtime.families(desk.child)
             runtime.start()
-            self._submitting = Submitting(desk)
+            self._submitting, self._desk = Submitting(desk), desk
+            runtime.let_begin()
             if runtime.drive.has_threads:
                 desk.serve(LateHandlers(self))
                 remark_on_open(runtime, self)
         except BaseException:
+            self._desk = None
             runtime.abandon()
             raise
-        self._desk = desk
         _open_engines.add(self)
 
     def _place(self) -> str:

@@ -28,7 +28,7 @@ from parkade.onlooker import Onlooker
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy
 from parkade.reading import DamagedTicket
-from parkade.runtime import RuntimeOptions
+from parkade.runtime_options import RuntimeOptions
 from parkade.shard.ticket import Ticket as Head
 from parkade.shard.ticket import format_id
 from parkade.stats import ShardCounts, sum_up

@@ -18,11 +18,10 @@ from parkade.admission import Admission
 from parkade.asking import Asker
 from parkade.attempts import Attempts
 from parkade.backpressure import Valve
-from parkade.callbacks import Callbacks, Listener
+from parkade.callbacks import Callbacks
 from parkade.checkpointing import Checkpointing
 from parkade.clock import Clock, MonoMs, SettledClock, SettledMs, WallMs
 from parkade.directory import Directory
-from parkade.drive import Drive
 from parkade.errors import EngineClosed
 from parkade.executor import Executor
 from parkade.family import Family
@@ -31,7 +30,6 @@ from parkade.host import Host
 from parkade.house import House
 from parkade.io import ShardIO, Writer
 from parkade.job import Job
-from parkade.keeping import Keeping
 from parkade.levers import Levers
 from parkade.link_port import EnginePort
 from parkade.opening import Identity, OpenShard, open_shard
@@ -41,13 +39,12 @@ from parkade.policies import RetryPolicy
 from parkade.progress import ProgressBoard
 from parkade.progress_events import ProgressEvents
 from parkade.routing import Routing
+from parkade.runtime_options import RuntimeOptions
 from parkade.serials import Serials
 from parkade.shard.ticket import Ticket, format_id
 from parkade.shard_host import ShardHost
-from parkade.store.disk import Disk, RealDisk
 from parkade.store.errors import StoreError
 from parkade.store.journal import Sizing
-from parkade.store.parked import Parked
 from parkade.store.record import Leased, Submitted
 from parkade.tasks import Task, Tasks
 from parkade.telling import tell
@@ -55,7 +52,7 @@ from parkade.translating import opening_error, shard_error
 from parkade.verdicts import describe
 from parkade.views import StopReport
 
-__all__ = ["Runtime", "RuntimeOptions"]
+__all__ = ["Runtime"]
 
 _log = logging.getLogger("parkade.engine")
 _storage_log = logging.getLogger("parkade.storage")
@@ -66,68 +63,6 @@ WRITERS_MAX = 2  # while one waits for the disk the other prepares what is writt
 # by then is in the journal, and callbacks that come later are lost.
 CHECKPOINT_AT_STOP_MS = 2_000
 CALLBACKS_AT_STOP_MS = 500
-
-
-class RuntimeOptions:
-    """What an engine was constructed with, as the runtime needs it; ms and bytes.
-
-    `disk`, `open_store`, `sizing`, `entropy`, `make_drive`: those of this machine unless a test has
-    its own.
-    """
-
-    __slots__ = (
-        "async_limit", "default_retry", "disk", "durability", "entropy", "has_attempts",
-        "index_tags", "is_temporary", "keep_dead_ms", "keep_done_max", "keep_done_ms", "listeners",
-        "make_drive", "max_payload", "max_ready", "open_store", "processes", "sizing", "threads",
-        "when_full",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        durability: str,
-        threads: int,
-        async_limit: int,
-        default_retry: RetryPolicy,
-        max_payload: int,
-        keep_done_ms: int | None,
-        has_attempts: bool,
-        processes: int = 0,
-        keep_done_max: int | None = None,
-        keep_dead_ms: int | None = None,
-        max_ready: int | None = None,
-        when_full: str = "error",
-        index_tags: tuple[str, ...] | None = (),
-        disk: Disk | None = None,
-        open_store: Callable[..., Parked] = Parked.open,
-        sizing: Sizing | None = None,
-        entropy: Callable[[int], bytes] = os.urandom,
-        make_drive: Callable[[], Drive] = Drive,
-    ) -> None:
-        self.durability = durability
-        self.threads = threads
-        self.async_limit = async_limit
-        self.default_retry = default_retry
-        self.max_payload = max_payload
-        self.keep_done_ms = keep_done_ms
-        self.keep_done_max = keep_done_max
-        self.keep_dead_ms = keep_dead_ms
-        self.has_attempts = has_attempts
-        self.processes = processes
-        self.max_ready = max_ready
-        self.when_full = when_full
-        self.index_tags = index_tags  # None: not known here, any may be asked for
-        self.disk: Disk = disk or RealDisk()
-        self.open_store = open_store
-        self.sizing = sizing or Sizing()
-        self.entropy = entropy
-        self.make_drive = make_drive
-        self.listeners: list[Listener] = []  # of `@engine.on`; grows while the engine is open too
-        self.is_temporary = durability == "memory"
-
-    def keeping(self, tasks: Tasks) -> Keeping:
-        """How long ended tickets are kept, where these are the tasks."""
-        return Keeping(self.keep_done_ms, self.keep_done_max, self.keep_dead_ms, tasks)
 
 
 class Runtime:
@@ -148,6 +83,7 @@ class Runtime:
         self._random = random.Random(int.from_bytes(options.entropy(8), "big"))
         self.opened_ms = clock.now_ms()
         self.lost_at_open = 0
+        self._has_settled_lost = self._is_found = False  # both, and handlers may begin
         self._kinds: dict[str, str] = {}
         self._kinds_count = 0
         self._started_tasks: dict[str, Task[..., Any]] = {}  # by the name that a ticket has
@@ -333,13 +269,18 @@ class Runtime:
         return self.options.keep_done_ms if own_ms is None else own_ms
 
     def start(self) -> None:
-        """Settles the attempts that the last owner lost, then opens the door."""
+        """Settles the attempts that the last owner lost, and takes what is asked. Handlers wait for
+        `let_begin`."""
         shards = self.host.open_shards()
         self.lost_at_open = sum(len(shard.core.running) for shard in shards)
         self.host.hand_over()
         self.attempts.outlived |= OUTLIVING.watch(self.directory.manifest.salt, self._outlived)
-        self.attempts.settle_lost(shards, self._begin_admission)
+        self.attempts.settle_lost(shards, self._lost_are_settled)
         self.drive.start(self)
+
+    def let_begin(self) -> None:
+        """The engine is found by whoever asks it something, and so by handlers: they may begin."""
+        self.host.post(self._is_found_now)
 
     def _outlived(self, serial: int) -> None:
         """A handler that an engine before this one left behind has ended."""
@@ -350,8 +291,18 @@ class Runtime:
         """Those that work for the core, beside it."""
         return (*self.ios, *self.writers, self._house_io)
 
+    def _lost_are_settled(self) -> None:
+        self._has_settled_lost = True
+        self._begin_admission()
+
+    def _is_found_now(self) -> None:
+        self._is_found = True
+        self._begin_admission()
+
     def _begin_admission(self) -> None:
-        self.attempts.is_admitting = self.options.has_attempts and not self.attempts.is_stopping
+        is_ready = self._has_settled_lost and self._is_found
+        runs = self.options.has_attempts and not self.attempts.is_stopping
+        self.attempts.is_admitting = is_ready and runs
 
     # --------------------------------------------------------------- what the host needs of us
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from kit.faulty import FaultyDisk
 from parkade import Engine, Page, TicketInfo
-from parkade.runtime import Runtime, RuntimeOptions
+from parkade.runtime import Runtime
+from parkade.runtime_options import RuntimeOptions
 from parkade.store.disk import Disk
 from parkade.store.journal import Sizing
 from parkade.store.parked import Parked

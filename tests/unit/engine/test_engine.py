@@ -18,6 +18,8 @@ from parkade import (
     WaitInsideAttempt,
     current_attempt,
 )
+from parkade.drive import Drive
+from parkade.runtime import Runtime
 
 
 def test_constructing_an_engine_touches_nothing(tmp_path: Path) -> None:
@@ -259,6 +261,32 @@ def test_tasks_of_collections_are_found_and_included_later(tmp_path: Path) -> No
 
         engine.include(late)
         assert hello.submit().result("20s") == "hello"
+
+
+class DawdlingDrive(Drive):
+    """Comes back from the start when the core thread has made many passes."""
+
+    def start(self, runtime: Runtime) -> None:
+        super().start(runtime)
+        for _ in range(20):
+            runtime.host.call(lambda: None)
+
+
+def test_a_handler_that_begins_with_the_open_finds_its_engine_open(tmp_path: Path) -> None:
+    def opened(*, run: bool) -> Engine:
+        engine = make(tmp_path / "data", run=run)
+        vars(engine)["_options"].make_drive = DawdlingDrive
+
+        @engine.task(retry=1)
+        def asks() -> int:
+            return engine.stats().running
+
+        return engine
+
+    with opened(run=False) as engine:
+        ticket_id = engine.submit("asks", {}).id
+    with opened(run=True) as engine:
+        assert engine.ticket(ticket_id).result() == 1
 
 
 def test_an_unregistered_task_is_held_and_holds_nobody(tmp_path: Path) -> None:
