@@ -83,6 +83,7 @@ class Drive:
             worker.start()
         host = runtime.host
         host.lone_frames.is_allowed = host.caller_frames.is_allowed = True
+        host.caller_frames.is_patient = True
         host.caller_frames.own_threads.update(worker.ident for worker in runtime.workers)
         host.start()
 

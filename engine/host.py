@@ -84,7 +84,7 @@ class Host:
         self.caller_frames = CallerFrames(
             clock,
             self.wake,
-            is_called=lambda: self._is_called,
+            is_called=self._is_called_beside,
             is_heard=lambda: self.feed.is_heard,
         )
         self._volley = Volley()
@@ -273,11 +273,11 @@ class Host:
     def step(self) -> int:
         """One pass; how many ms to wait for the next if nothing comes in (0: go on)."""
         self.steps += 1
-        self.caller_frames.take_pen()
+        self.caller_frames.shut_door()
         try:
             return self._pass()
         finally:
-            self.caller_frames.give_pen()
+            self.caller_frames.open_door()
 
     def _pass(self) -> int:
         self._changed_bytes = None
@@ -346,6 +346,10 @@ class Host:
     def _is_called(self) -> bool:
         """Whether somebody wants something that the pass under way does not know of."""
         return bool(self.inbox or self._outcomes)
+
+    def _is_called_beside(self, sent_on: int) -> bool:
+        """The same, beside so many asks of callers who could not write by themselves."""
+        return len(self.inbox) > sent_on or bool(self._outcomes)
 
     def _turn(self, shard: ShardHost) -> None:
         """An error costs its shard the memory that may be wrong, and the others nothing."""

@@ -124,8 +124,8 @@ class Inbox:
         for _ in range(len(asks)):
             yield asks.popleft()
 
-    def __bool__(self) -> bool:
-        return bool(self._asks)
+    def __len__(self) -> int:
+        return len(self._asks)
 
 
 def _set(future: "asyncio.Future[None]") -> None:

@@ -5,41 +5,41 @@ would take turns: half of them in each frame, and twice the frames. And were the
 by the first of them, it would make a pass for a few, and another for the rest.
 """
 
+from parkade.patience import Patience
+
 __all__ = ["OUTCOME_WAIT_S", "OutcomeWait"]
 
 OUTCOME_WAIT_S = 0.0005
 """How long outcomes wait for each other, and small frames for them, at most."""
 
 RECORDS_MAX = 64  # of a frame that waits: a larger one is worth its write
-PASSES_WITHOUT_MAX = 32  # that wait for nothing, after outcomes were waited for in vain
 
 
 class OutcomeWait:
     """Whether the outcomes of the attempts that begin in a pass are waited for, for a moment.
 
     `is_expecting`: they are; whoever delivers the last of them rings. `is_on`: so are small frames,
-    where there are some. Where most of the outcomes do not come at once, the next two passes wait
-    for nothing, and each time in a row twice as many: a busy machine is no slow handler.
-    `holds` is for who delivers, one at a time; the rest for the core thread alone.
+    where there are some. Where most of the outcomes do not come at once, the next passes wait for
+    nothing (`Patience`). `holds` is for who delivers, one at a time; the rest for the core thread
+    alone.
     """
 
     __slots__ = (
-        "_begun", "_come", "_passes_next", "_passes_without", "is_allowed", "is_expecting", "is_on",
+        "_begun", "_come", "_patience", "is_allowed", "is_expecting", "is_on",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.is_allowed = False
         self.is_on = self.is_expecting = False
         self._begun = self._come = 0
-        self._passes_without, self._passes_next = 0, 2
+        self._patience = Patience()
 
     def begins(self, attempts: int, records: int) -> bool:
         """So many attempts begin, and so many records are in the largest frame that could go;
         whether that waits."""
         if not attempts or not self.is_allowed or records > RECORDS_MAX:
             return False
-        if self._passes_without:
-            self._passes_without -= 1
+        if not self._patience.takes():
             return False
         self._begun, self._come = attempts, 0
         self.is_expecting = True
@@ -65,9 +65,8 @@ class OutcomeWait:
         if not self._begun:
             return
         if 2 * outcomes >= self._begun:
-            self._passes_next = 2
+            self._patience.reward()
         elif not self.is_expecting:
-            self._passes_without = self._passes_next
-            self._passes_next = min(2 * self._passes_next, PASSES_WITHOUT_MAX)
+            self._patience.disappoint()
         self._begun = 0
         self.is_on = self.is_expecting = False

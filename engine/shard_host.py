@@ -13,7 +13,7 @@ from parkade import limits
 from parkade.answering import Answering, stop_attempts
 from parkade.arrivals import Arrivals, pass_over_damage
 from parkade.asks import Ask, AwaitEnd, Inquiry, Watch, Watched
-from parkade.caller_frames import SubmitInterrupted, Written
+from parkade.caller_frames import Pen, SubmitInterrupted, Written
 from parkade.checkpointing import Checkpointing
 from parkade.dues import Dues
 from parkade.errors import EngineClosed
@@ -76,6 +76,7 @@ class ShardHost:
         self.progress: ProgressBoard | None = None
         self.recoveries = self.checkpoints = self.callbacks_failed = self.refused_outcomes = 0
         self.notes = Notebook()
+        self.pen = Pen()
         self._failed_at_ms: int | None = None
         self.recover_at_ms: int | None = None
         self.is_stirred = True

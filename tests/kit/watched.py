@@ -34,13 +34,14 @@ class Job(NamedTuple):
 class WatchedWritten(Written):
     """Its witness hears of what a caller writes before the disk does."""
 
-    def write(self, draft: Submitted, body: bytes) -> None:
+    def write(self, drafts: list[Submitted], body: bytes) -> None:
         shard = self._shard
         assert isinstance(shard, Watched)
-        lsn = shard.journal.next_lsn
-        shard.witness.is_written(draft, lsn)
-        super().write(draft, body)
-        shard.witness.tell(lsn)
+        first_lsn = shard.journal.next_lsn
+        for lsn, draft in enumerate(drafts, first_lsn):
+            shard.witness.is_written(draft, lsn)
+        super().write(drafts, body)
+        shard.witness.tell(first_lsn + len(drafts) - 1)
 
     @property
     def is_taken_in(self) -> bool:

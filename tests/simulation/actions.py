@@ -17,6 +17,7 @@ from kit.inodes import How
 from parkade import Ambiguous, Cancelled, Drop, Fail, RetryAfter, Snooze, Unsafe
 from parkade.asking import TimeIsUp
 from parkade.asks import AwaitEnd, Look, PageOf
+from parkade.caller_frames import Line
 from parkade.draft_sizes import DRAFT_BYTES
 from parkade.errors import Backpressure, ParkadeError
 from parkade.shard.commands import (
@@ -69,30 +70,58 @@ def submit(world: World, random: Random) -> None:
 
 
 def _is_written_by_its_caller(world: World, shard: int, draft: Submitted) -> bool:
+    return not _not_written_by_callers(world, shard, [draft])
+
+
+def _not_written_by_callers(world: World, shard: int, drafts: list[Submitted]) -> list[Submitted]:
+    """Their callers write them, the last of whom has the pen while the others wait for it; those
+    that are the core's all the same."""
     assert world.runtime is not None
+    pen = world.host(shard).pen
+    lines = [Line(draft) for draft in drafts[:-1]]
+    pen.lines.update(dict.fromkeys(lines))
+    left = list[Submitted]()
     try:
-        is_durable = world.runtime.host.caller_frames.write(world.host(shard), draft)
+        if world.runtime.host.caller_frames.write(world.host(shard), drafts[-1]):
+            _is_known(world, drafts[-1])
+        else:
+            left.append(drafts[-1])
     except NO_ANSWER:
-        return True
-    if is_durable:
-        world.counts["written by callers"] += 1
-        world.known[draft.serial] = draft.part
-    return is_durable
+        world.counts["callers without an answer"] += 1
+    for line in lines:
+        if line.is_over and line.error is None:
+            _is_known(world, line.draft)
+        elif pen.lines.pop(line, line) is None:  # nobody has taken it
+            left.append(line.draft)
+    return left
+
+
+def _is_known(world: World, draft: Submitted) -> None:
+    world.counts["written by callers"] += 1
+    world.known[draft.serial] = draft.part
 
 
 def submit_sleepers(world: World, random: Random) -> None:
-    """One after another, by somebody who finds the engine at rest, or with little to do."""
+    """One after another or several at once, by those who find the engine at rest, or with little to
+    do."""
     if not world.has_caller_frames:
         return
     if random.random() < 0.7:
         world.rest()
     for _ in range(random.choice((1, 3, 6))):
-        draft = make_draft(world, random)
-        far_ms = random.choice((700, 5_000, 90_000, 3_600_000))
-        draft = msgspec.structs.replace(draft, due_ms=draft.at_ms + far_ms)
-        shard = draft.part % world.shards
-        if not _is_written_by_its_caller(world, shard, draft):
-            world.ask(shard, Submit([draft], [0]), len(draft.payload) + DRAFT_BYTES)
+        by_shard: dict[int, list[Submitted]] = {}
+        for _ in range(random.choice((1, 1, 4))):
+            draft = make_draft(world, random)
+            far_ms = random.choice((700, 5_000, 90_000, 3_600_000))
+            draft = msgspec.structs.replace(draft, due_ms=draft.at_ms + far_ms)
+            by_shard.setdefault(draft.part % world.shards, []).append(draft)
+        for shard, drafts in by_shard.items():
+            left = [draft for draft in drafts if draft.unique is not None]  # they are the core's
+            plain = [draft for draft in drafts if draft.unique is None]
+            if plain:
+                left += _not_written_by_callers(world, shard, plain)
+            for draft in left:
+                world.ask(shard, Submit([draft], [0]), len(draft.payload) + DRAFT_BYTES)
 
 
 def make_draft(world: World, random: Random) -> Submitted:

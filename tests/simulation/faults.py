@@ -22,8 +22,7 @@ from stateful import test_shard_store_rules as memory_rules
 from parkade.admission import Admission
 from parkade.asks import Ask
 from parkade.attempts import Attempts
-from parkade.caller_frames import Written
-from parkade.errors import ParkadeError
+from parkade.caller_frames import CallerFrames, Written
 from parkade.guards import Guards
 from parkade.handing import Handing
 from parkade.host import Host
@@ -33,6 +32,7 @@ from parkade.shard.apply import Applying
 from parkade.shard.births import Births
 from parkade.shard.commands import Hand
 from parkade.shard.outbox import Outbox
+from parkade.store.errors import StoreError
 from parkade.store.journal import Journal
 from parkade.store.record import Submitted
 from simulation.history import EVEN, Lean
@@ -58,15 +58,16 @@ class Fault(NamedTuple):
 def a_caller_who_writes_beside_a_frame_on_its_way(patch: pytest.MonkeyPatch) -> None:
     takes = Written.takes
 
-    def takes_any(self: Written, body_bytes: int) -> bool:
+    def takes_any(self: Written, count: int, body_bytes: int) -> bool:
         shard, records = self._shard, self._shard.records
         in_flight, shard.records, shard.frame_in_flight = shard.frame_in_flight, [], False
         try:
-            return takes(self, body_bytes)
+            return takes(self, count, body_bytes)
         finally:
             shard.records, shard.frame_in_flight = records, in_flight
 
     patch.setattr(Written, "takes", takes_any)
+    patch.setattr(CallerFrames, "_is_under_way", lambda self, shard: False)
 
 
 def what_callers_wrote_left_until_there_is_much(patch: pytest.MonkeyPatch) -> None:
@@ -77,9 +78,9 @@ def what_callers_wrote_left_until_there_is_much(patch: pytest.MonkeyPatch) -> No
 def a_caller_told_of_a_write_that_failed(patch: pytest.MonkeyPatch) -> None:
     write = Written.write
 
-    def write_at_best(self: Written, draft: Submitted, body: bytes) -> None:
-        with suppress(ParkadeError):
-            write(self, draft, body)
+    def write_at_best(self: Written, drafts: list[Submitted], body: bytes) -> None:
+        with suppress(StoreError):
+            write(self, drafts, body)
 
     patch.setattr(Written, "write", write_at_best)
 
@@ -354,9 +355,10 @@ OF_RULES: Final = {
 }  # fmt: skip
 
 CALLERS: Final = "tests/unit/engine/test_caller_frames.py"
+PENS: Final = "tests/unit/engine/test_pens.py"
 BETWEEN: Final[dict[Break, str]] = {
     a_caller_who_writes_beside_a_frame_on_its_way: (
-        f"{CALLERS}::test_only_a_shard_with_all_on_disk_and_room_for_more_takes_it"
+        f"{PENS}::test_only_a_shard_with_all_on_disk_and_room_for_more_takes_it"
     ),
     what_callers_wrote_left_until_there_is_much: (
         f"{CALLERS}::test_a_sleeper_takes_no_pass_and_no_other_thread"

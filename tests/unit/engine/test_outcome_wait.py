@@ -5,7 +5,8 @@ from pathlib import Path
 
 from kit.clock import ManualClock
 from kit.engines import make, runtime_of
-from parkade.outcome_wait import PASSES_WITHOUT_MAX, RECORDS_MAX, OutcomeWait
+from parkade.outcome_wait import RECORDS_MAX, OutcomeWait
+from parkade.patience import WITHOUT_MAX
 
 
 def allowed() -> OutcomeWait:
@@ -41,7 +42,7 @@ def test_the_longer_they_are_waited_for_in_vain_the_less_they_are() -> None:
             pauses[-1] += 1
         wait.give_up()
         wait.end(outcomes)
-    assert pauses == [0, 2, 4, 8, 0, 2, 4, 8, 16, *[PASSES_WITHOUT_MAX] * 3]
+    assert pauses == [0, 2, 4, 8, 0, 2, 4, 8, 16, *[WITHOUT_MAX] * 3]
 
 
 def test_who_delivers_the_last_outcome_that_is_waited_for_rings() -> None:
