@@ -100,7 +100,7 @@ class Answering:
                 # Nobody else knows of the ask: whoever waits would wait for ever.
                 shard.fail_one(ask, shard.host.failure(shard.number, failure))
 
-        shard.io.call(lambda: found.work(reader), done)
+        shard.io.read(lambda: found.work(reader), done)
 
     def _finish(self, ask: Ask, found: FromStore, got: Any) -> None:
         shard = self._shard

@@ -6,13 +6,13 @@ caller's thread, so that a test is over when nothing more can happen (docs/testi
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from parkade.clock import Clock
 from parkade.executor import Executor
-from parkade.io import Post, ShardIO
+from parkade.io import Post, Reads, ShardIO
 from parkade.links import LinkPort
 from parkade.opening import OpenShard
 from parkade.shard.commands import Outcome
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Drive", "open_in_turn"]
 
 OPENING_THREADS_MAX = 8
+READERS_MAX = 2  # while one waits for the disk the other reads; more would want the interpreter
 
 
 def open_in_turn(count: int, open_one: Callable[[int], OpenShard]) -> "list[Future[OpenShard]]":
@@ -54,6 +55,15 @@ class Drive:
 
     def make_io(self, name: str, post: Post) -> ShardIO:
         return ShardIO(name, post)
+
+    def give_readers(self, ios: Sequence[ShardIO]) -> list[Reads]:
+        """Who reads for these, and stays out of the way of their frames: new ones, shared. Without
+        threads each reads by itself."""
+        count = min(READERS_MAX, len(ios)) if self.has_threads else 0
+        readers = [Reads(f"parkade-reads-{n}") for n in range(count)]
+        for n, io in enumerate(ios):
+            io.reads = readers[n % count] if count else None
+        return readers
 
     def make_executor(
         self,

@@ -1,8 +1,9 @@
-"""The threads that touch the disk for a shard: one that writes frames and reads, one that commits.
+"""The threads that touch the disk for a shard: one writes frames, one reads, one commits.
 
-A waiting frame goes before the next read, so that a load or a sweep delays an answer by one slice
-at most. Whatever was done comes back to the core thread as a call (`Post`). Both kinds of worker
-can be stepped by hand (`run_one`), which is how the simulation orders them.
+No frame waits for a read: a slice that takes 2 ms of the processor takes fifty where many threads
+want the interpreter, which LMDB gives away with every row. Whatever was done comes back to the core
+thread as a call (`Post`). All kinds of worker can be stepped by hand (`run_one`), which is how the
+simulation orders them; there the one that writes frames reads as well, frames first.
 """
 
 import queue
@@ -16,7 +17,7 @@ from parkade.latencies import Latencies
 from parkade.store.errors import NoRoom
 from parkade.store.record import Record, encode_records
 
-__all__ = ["FrameJournal", "Post", "ShardIO", "Writer"]
+__all__ = ["FrameJournal", "Post", "Reads", "ShardIO", "Writer"]
 
 T = TypeVar("T")
 Post = Callable[..., None]  # post(function, *arguments): to be called on the core thread
@@ -76,14 +77,43 @@ class _Call:
         self.work = work
         self.done = done
 
+    def run(self, post: Post) -> None:
+        try:
+            value = self.work()
+        except Exception as error:
+            post(self.done, None, error)
+        else:
+            post(self.done, value, None)
+
+
+class Reads(_Worker):
+    """Reads of several shards, in order, but for those that go first."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._reads: deque[Callable[[], None]] = deque()
+
+    def put(self, read: Callable[[], None], *, is_first: bool = False) -> None:
+        """`read` says by itself whom it tells."""
+        (self._reads.appendleft if is_first else self._reads.append)(read)
+        self._nudge()
+
+    def run_one(self) -> bool:
+        if not self._reads:
+            return False
+        self._reads.popleft()()
+        return True
+
 
 class ShardIO(_Worker):
     """Frames first, then calls in order, but for those that go first. Not a lock in sight: the core
-    thread hands over, the worker takes; `deque` and `SimpleQueue` are all they share."""
+    thread hands over, the worker takes; `deque` and `SimpleQueue` are all they share. `reads`: who
+    reads; None: this one."""
 
     def __init__(self, name: str, post: Post) -> None:
         super().__init__(name)
         self._post = post
+        self.reads: Reads | None = None
         self.latencies = Latencies()
         self._frames: deque[tuple[FrameJournal, Sequence[Record], Any, Any]] = deque()
         self._calls: deque[_Call] = deque()
@@ -145,6 +175,35 @@ class ShardIO(_Worker):
         self._handed += 1
         self._nudge()
 
+    def read(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T, Exception | None], None],
+        *,
+        is_first: bool = False,
+    ) -> None:
+        """`call` of what only reads the store."""
+        if self.reads is None:
+            self.call(work, done, is_first=is_first)
+        else:
+            call = _Call(work, done)
+            self.reads.put(lambda: call.run(self._post), is_first=is_first)
+
+    def call_behind_reads(
+        self, work: Callable[[], T], done: Callable[[T, Exception | None], None]
+    ) -> None:
+        """`call`, once all reads are over that were asked for before."""
+        if self.reads is None:
+            self.call(work, done)
+            return
+        self._handed += 1
+
+        def follow() -> None:
+            self._calls.append(_Call(work, done))
+            self._nudge()
+
+        self.reads.put(follow)
+
     def run_one(self) -> bool:
         """One piece of work; False when there was none."""
         has_worked = self._run_one()
@@ -155,13 +214,7 @@ class ShardIO(_Worker):
         if self._frames:
             self.append_here(*self._frames.popleft())
         elif self._calls:
-            call = self._calls.popleft()
-            try:
-                value = call.work()
-            except Exception as error:
-                self._post(call.done, None, error)
-            else:
-                self._post(call.done, value, None)
+            self._calls.popleft().run(self._post)
         else:
             return False
         return True
@@ -182,11 +235,5 @@ class Writer(_Worker):
     def run_one(self) -> bool:
         if not self._commits:
             return False
-        call = self._commits.popleft()
-        try:
-            value = call.work()
-        except Exception as error:
-            self._post(call.done, None, error)
-        else:
-            self._post(call.done, value, None)
+        self._commits.popleft().run(self._post)
         return True

@@ -46,6 +46,9 @@ class ReadAhead:
         sweep = placement.want_sweep(shard.host.now_ms)
         if sweep is not None:
             shard.read(lambda: reader.sweep(sweep), self._swept)
+        scout = placement.want_scout(shard.host.now_ms)
+        if scout is not None:
+            shard.read(lambda: reader.scout(scout), self._scouted, is_first=True)
         # While the sweep is behind, somebody who is due may be behind a crowd that it has to pass.
         placement.lanes.reads_on = (
             shard.host.changed_bytes < limits.READ_ON_BYTES_MAX
@@ -62,6 +65,11 @@ class ReadAhead:
     def _swept(self, got: Any) -> None:
         self.needs_refine = self.needs_refine or got.needs_refine
         self._shard.placement.swept(got.swept, self._shard.host.now_ms)
+
+    def _scouted(self, got: Any) -> None:
+        scouted, damaged = got
+        self._shard.quarantined |= damaged
+        self._shard.placement.scouted(scouted, self._shard.host.now_ms)
 
     def _refilled(self, got: Any) -> None:
         refilled, damaged = got

@@ -16,6 +16,7 @@ from parkade.shard.lanes import LaneKey
 from parkade.shard.outbox import Place
 from parkade.shard.placement import SweepAsk, Swept, SweptEntry
 from parkade.shard.refill import RefillAsk, Refilled
+from parkade.shard.scout import ScoutAsk, Scouted
 from parkade.shard.states import DEAD, PENDING, STATES
 from parkade.shard.ticket import HeadDamage, StoredAt, Ticket, decode_ticket
 from parkade.shard.unique import unique_name_of
@@ -152,6 +153,16 @@ class StoreReader:
                 entries += [SweptEntry(*position, 0, 0, True) for position in got.expiries]
                 entries.sort()
             return SweepRead(Swept(snapshot.commit, entries, got.position), got.needs_refine)
+
+    def scout(self, ask: ScoutAsk) -> tuple[Scouted, set[int]]:
+        """Who is due past a position, in other lanes than those that are full, whole."""
+        with self.store.snapshot() as snapshot:
+            glance = snapshot.glance(max(ask.after, POSITION_FIRST), ask.until_ms, ask.full)
+            serials = [s for s in dict.fromkeys(glance.serials) if not ask.is_known(s)]
+            got = Read(Loaded(snapshot.commit, {}, {}))
+            self._load(snapshot, serials[: ask.limit], True, got)
+        is_cut = len(serials) > ask.limit
+        return Scouted(got.loaded, glance.blobs, is_cut), got.damaged
 
     def refill(self, ask: RefillAsk) -> tuple[Refilled, set[int]]:
         """The next rows of a lane, or of those of it that wait for a key, with the heads and unique

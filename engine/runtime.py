@@ -28,7 +28,7 @@ from parkade.family import Family
 from parkade.guards import Guards
 from parkade.host import Host
 from parkade.house import House
-from parkade.io import ShardIO, Writer
+from parkade.io import Reads, ShardIO, Writer
 from parkade.job import Job
 from parkade.levers import Levers
 from parkade.link_port import EnginePort
@@ -196,6 +196,7 @@ class Runtime:
         self.ios = [
             make_io(f"parkade-io-{n:03d}", self.host.post_for(n)) for n in range(self.shard_count)
         ]
+        self.readers = self.drive.give_readers(self.ios)
         self.shards = [
             ShardHost(n, self.host, self.ios[n], self.writers[n % count])
             for n in range(self.shard_count)
@@ -287,9 +288,9 @@ class Runtime:
         self.host.post(self.attempts.outlived_ended, serial)
 
     @property
-    def workers(self) -> "Sequence[ShardIO | Writer]":
+    def workers(self) -> "Sequence[ShardIO | Reads | Writer]":
         """Those that work for the core, beside it."""
-        return (*self.ios, *self.writers, self._house_io)
+        return (*self.ios, *self.readers, *self.writers, self._house_io)
 
     def _lost_are_settled(self) -> None:
         self._has_settled_lost = True

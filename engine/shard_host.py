@@ -429,7 +429,7 @@ class ShardHost:
     def recover(self) -> None:
         """From disk, on the I/O thread: after what that had under way."""
         self.recover_at_ms = None
-        self.io.call(lambda: self.host.reopen(self), self._recovered)
+        self.io.call_behind_reads(lambda: self.host.reopen(self), self._recovered)
 
     def _recovered(self, opened: OpenShard | None, error: Exception | None) -> None:
         if opened is None and is_out_of_handles(error) and self.status == RECOVERING:
@@ -542,7 +542,7 @@ class ShardHost:
             except Exception as failure:
                 self.poison(failure)
 
-        self.io.call(work, finished, is_first=is_first)
+        self.io.read(work, finished, is_first=is_first)
 
     def load_waiting(self) -> None:
         """Has read what undecided commands must see first."""

@@ -22,5 +22,8 @@ class Bounds(NamedTuple):
     waits_window: int = 64  # tickets aside of one lane that wait for one key
     queues_max: int = 10_000  # keys and lanes for which more wait than that
     waiting_max: int = 10_000  # of those that wait on disk, how many may be on their way there
+    scout_ahead_ms: int = 1_000  # how near the clock comes to the horizon before looks go past it
+    scout_max: int = 256  # tickets that a look past a crowd reads
+    scouted_max: int = 1_024  # of those it found that are not due yet; and of those with a key
     refill_max: int = 128  # rows read at a time for a window: some 2 ms between two frames
     plain_ahead_ms: int = 600_000  # whose due is that far is left as submitted till a checkpoint

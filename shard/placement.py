@@ -54,6 +54,7 @@ from parkade.shard.refill import (
     wanting,
 )
 from parkade.shard.retry import expiry_of
+from parkade.shard.scout import Scout, ScoutAsk, Scouted
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket
 from parkade.shard.waits import Queue
@@ -79,6 +80,7 @@ class Placement(Horizon):
         self._coming: set[int] | None = None  # due since before the open, and not in memory yet
         self.seats_at_once = True  # what is due as it enters is in its lane then
         self._advanced_ms = NOWHERE
+        self.scout = Scout(lanes)
 
     # ------------------------------------------------------------------ what apply calls
 
@@ -242,6 +244,34 @@ class Placement(Horizon):
             self.relocate(ticket)
         else:
             self._line_up(ticket)
+
+    # ------------------------------------------------------------------ past a crowd
+
+    def want_scout(self, now_ms: int) -> ScoutAsk | None:
+        """What to look through past the horizon while that is behind the clock. Asked once, until
+        `scouted`."""
+        return self.scout.want(self.horizon, now_ms)
+
+    def scouted(self, result: Scouted, now_ms: int) -> bool:
+        """It was read. False: stale, and wanted again."""
+        memory, scout, loaded = self.memory, self.scout, result.loaded
+        is_fresh = memory.is_fresh(loaded.snapshot_commit)
+        found = len(scout.found)
+        if not is_fresh:
+            scout.took(result, is_again=True)
+            return False
+        for serial, parked in loaded.tickets.items():
+            if parked is None or parked.ticket.state != PENDING:
+                continue
+            if memory.look(serial) is not UNREAD:
+                continue
+            if parked.ticket.key is not None:
+                scout.leave(serial)
+                continue
+            scout.found.add(serial)
+            self.came_in(memory.admit(parked, loaded.uniques))
+        scout.took(result, is_again=result.is_cut and len(scout.found) > found)
+        return True
 
     # ------------------------------------------------------------------ refills
 
@@ -417,14 +447,16 @@ class Placement(Horizon):
         seat = self.lanes.seats.get(ticket.serial)
         if seat is not None:
             return self.lanes.keeps(ticket, seat, at) or self._disarm_far(ticket)
-        return ticket.due_ms << SERIAL_BITS | ticket.serial <= self.horizon
+        if ticket.due_ms << SERIAL_BITS | ticket.serial <= self.horizon:
+            return True
+        return ticket.serial in self.scout.found
 
     def may_go(self, ticket: Ticket) -> bool:
         """Whether a clean ticket, pending or done, and without `expires`, is not needed in memory:
         it is done, or has no seat and is past the horizon."""
         if ticket.state != PENDING:
             return True
-        if ticket.serial in self.lanes.seats:
+        if ticket.serial in self.lanes.seats or ticket.serial in self.scout.found:
             return False
         return ticket.due_ms << SERIAL_BITS | ticket.serial > self.horizon
 

@@ -5,7 +5,7 @@ Everything it returns is a copy and outlives it.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from lmdb import Transaction, _Database
@@ -16,6 +16,7 @@ from parkade.store.ended import EndedReader
 from parkade.store.entry import Position
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
+from parkade.store.glance import Glance, glance
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
@@ -267,6 +268,11 @@ class Snapshot:
     def sweep(self, after: Position, until_ms: int, limit: int) -> Sweep:
         """See `AgendaReader.sweep`. Raises `Damage`."""
         return self._agenda.sweep(after, until_ms, limit)
+
+    def glance(self, after: Position, until_ms: int, passed: Collection[int]) -> Glance:
+        """See `glance.glance`. Raises `Damage`."""
+        table = self.tables.agenda
+        return glance(self.transaction, table, self.path, after, until_ms, passed)
 
     def first_position(self, after: Position) -> Position | None:
         """The earliest position of the agenda after `after`; it may have to sort a whole bucket

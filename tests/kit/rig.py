@@ -63,6 +63,9 @@ SMALL = Bounds(
     queues_max=3,
     waiting_max=4,
     refill_max=3,
+    scout_ahead_ms=300,
+    scout_max=2,
+    scouted_max=3,
     payload_cache_bytes_max=64,
     plain_ahead_ms=4_000,
 )
@@ -217,6 +220,14 @@ class Rig:
         self.reads.append(lambda: self.core.placement.swept(result, self.now_ms))
         return True
 
+    def begin_scout(self) -> bool:
+        ask = self.core.placement.want_scout(self.now_ms)
+        if ask is None:
+            return False
+        result = self.store.scout(ask)
+        self.reads.append(lambda: self.core.placement.scouted(result, self.now_ms))
+        return True
+
     def begin_loads(self, limit: int = 3) -> bool:
         asked = self.core.placement.want_loads(limit)
         if not asked:
@@ -245,7 +256,9 @@ class Rig:
         for _ in range(1000):
             self.end_reads()
             expired += self.advance()
-            begun = [self.begin_sweep(), self.begin_loads(), self.begin_refills()]
+            begun = [
+                self.begin_sweep(), self.begin_scout(), self.begin_loads(), self.begin_refills(),
+            ]  # fmt: skip
             wake_ms = self.core.placement.next_wake()
             if not any(begun) and (wake_ms is None or wake_ms > self.now_ms):
                 return list(dict.fromkeys(expired))

@@ -34,6 +34,7 @@ from parkade.shard.check import StoreView
 from parkade.shard.commands import Loaded, Parked, UniqueRow
 from parkade.shard.outbox import Place
 from parkade.shard.retry import expiry_of
+from parkade.shard.scout import ScoutAsk, Scouted
 from parkade.shard.ticket import (
     SERIAL_MAX,
     Placed,
@@ -314,6 +315,18 @@ class FakeStore:
             return Swept(self.commits, entries, until)
         entries = entries[: ask.limit]
         return Swept(self.commits, entries, (entries[-1].due_ms, entries[-1].serial))
+
+    def scout(self, ask: ScoutAsk) -> Scouted:
+        """Who is due past a position, in other lanes than those that are full."""
+        found = [
+            serial
+            for due_ms, serial, _, lane_number in sorted(self.agenda)
+            if (due_ms, serial) > ask.after
+            and due_ms <= ask.until_ms
+            and lane_number not in ask.full
+            and not ask.is_known(serial)
+        ]
+        return Scouted(self.load(found[: ask.limit]), 1, len(found) > ask.limit)
 
     def refill(self, ask: RefillAsk) -> Refilled:
         """The rows of a lane or of a key after a rank, with their tickets."""

@@ -306,6 +306,10 @@ class ShardIsADict(RuleBasedStateMachine):
         self.rig.begin_sweep()
 
     @rule()
+    def begin_scout(self) -> None:
+        self.rig.begin_scout()
+
+    @rule()
     def begin_loads(self) -> None:
         self.rig.begin_loads()
 

@@ -101,6 +101,7 @@ class History:
             "pass_time": lambda: machine.pass_time(pick(CLOCK), self.often()),
             "advance": lambda: machine.advance(pick((1, 3, 4_096))),
             "sweep": machine.begin_sweep,
+            "scout": machine.begin_scout,
             "load": machine.begin_loads,
             "refill": machine.begin_refills,
             "end": machine.end_reads,

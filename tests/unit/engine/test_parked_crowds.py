@@ -78,6 +78,28 @@ def test_who_is_due_alone_is_read_before_the_rows_of_crowds() -> None:
     assert io.is_idle
 
 
+def test_who_is_due_behind_a_crowd_at_an_open_starts_before_most_of_it() -> None:
+    with stepped() as shard:
+        crowd = [shard.draft(shard.now_ms + 10_000) for _ in range(CROWD)]
+        behind = shard.draft(shard.now_ms + 10_001, task="u")
+        for draft in (*crowd, behind):
+            shard.submit(draft)
+            shard.run()
+        shard.checkpoint()
+        shard.pass_ms(10_001)
+        shard.kill()
+        tickets = shard.witness.model.tickets
+        for _ in range(4 * CROWD):
+            for name in ("pass", "io", "pass"):
+                shard.step(name)
+            for job in list(shard.handlers.alive.values()):
+                shard.settle(job)
+            if tickets[behind.serial].state == DONE:
+                break
+        assert sum(tickets[draft.serial].state == DONE for draft in crowd) < CROWD // 10
+        shard.finish()
+
+
 def sweep_crowd(shard: Stepped) -> Memory:
     """Not due yet, most of them on their way to rows of their lane."""
     for _ in range(CROWD // 10):

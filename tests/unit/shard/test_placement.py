@@ -519,6 +519,9 @@ def test_bounds_of_the_product_are_those_of_the_architecture() -> None:
         64,
         10_000,
         10_000,
+        1_000,
+        256,
+        1_024,
         128,
         600_000,
     )
