@@ -34,6 +34,9 @@ class ReadAhead:
     def ask(self) -> None:
         """Has read what the placement wants to know of the store."""
         shard, placement, reader = self._shard, self._shard.placement, self._shard.reader
+        scout = placement.want_scout(shard.host.now_ms)
+        if scout is not None:
+            shard.read(lambda: reader.scout(scout), self._scouted, is_first=True)
         if not self._is_loading:
             serials = placement.want_loads(limits.LOAD_CHUNK)
             if serials:
@@ -46,9 +49,6 @@ class ReadAhead:
         sweep = placement.want_sweep(shard.host.now_ms)
         if sweep is not None:
             shard.read(lambda: reader.sweep(sweep), self._swept)
-        scout = placement.want_scout(shard.host.now_ms)
-        if scout is not None:
-            shard.read(lambda: reader.scout(scout), self._scouted, is_first=True)
         # While the sweep is behind, somebody who is due may be behind a crowd that it has to pass.
         placement.lanes.reads_on = (
             shard.host.changed_bytes < limits.READ_ON_BYTES_MAX

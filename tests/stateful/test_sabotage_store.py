@@ -208,7 +208,7 @@ def rows_that_were_read_before_others_came_leave_none_behind(shard: Stepped) -> 
     send_checkpoint(shard)
     steps(shard, "writer, hear writer")
     assert len(shard.image().view.rows) == 1  # three are loaded, the fourth of the sweep has a row
-    steps(shard, "io, hear io, io, hear io, io, hear io, turn")
+    steps(shard, "io, hear io, io, hear io, io, hear io, io, hear io, turn")
     send_checkpoint(shard)  # of the other two, which are to have rows
     for serial in serials[:3]:
         shard.ask(Cancel(serial))

@@ -1,5 +1,6 @@
 """Reads have threads of their own: no frame waits for one."""
 
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def test_a_submit_and_its_end_do_not_wait_for_reads_under_way(tmp_path: Path) ->
 
         def hang_all() -> None:
             for shard, event in zip(host.shards, begun, strict=True):
-                shard.io.read(lambda event=event: hang(event), lambda *_: None)
+                shard.io.read(functools.partial(hang, event), lambda *_: None)
 
         host.call(hang_all)
         try:
