@@ -20,6 +20,7 @@ from typing import Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, cast
 from msgspec import UNSET
 
 from parkade import foreground, steering
+from parkade.alive import Alive
 from parkade.asking import Request, check_not_on_loop
 from parkade.callbacks import Listener
 from parkade.calls import Call
@@ -29,7 +30,13 @@ from parkade.dead import DeadLetters
 from parkade.desk import Desk
 from parkade.directory import own_directory
 from parkade.durations import Duration, parse_duration_ms
-from parkade.errors import ConfigError, EngineClosed, ForkedEngine, PartialSubmit
+from parkade.errors import (
+    ConfigError,
+    EngineClosed,
+    ForkedEngine,
+    PartialSubmit,
+    SubmitReentered,
+)
 from parkade.events import Event, EventKind, named_kinds
 from parkade.handles import Handles
 from parkade.late_handlers import LateHandlers
@@ -80,6 +87,7 @@ class Engine(Looking):
     """
 
     _temporary_place: Callable[[], object] | None = None
+    _is_opening = _is_stopping = False
 
     def __init__(
         self,
@@ -134,7 +142,7 @@ class Engine(Looking):
         )
         self._desk: Desk | None = None
         self._submitting: Submitting | None = None
-        self._changing = threading.Lock()
+        self._changing = threading.RLock()  # a signal handler may stop while its thread does
         self.engine = self
         self.default_policy = policy
         self.dead = DeadLetters(self)
@@ -182,9 +190,11 @@ class Engine(Looking):
     def stop(self, drain: Duration = "10s", cancel: Duration = "5s") -> StopReport:
         """Takes nothing new, waits `drain` for running attempts, asks the rest to cancel and waits
         `cancel`, gives back what still runs, checkpoints and closes. Twice is once. Whoever waits
-        for the engine gets an answer or `EngineClosed`.
+        for the engine gets an answer or `EngineClosed`. In a signal handler that has interrupted
+        a stop it changes nothing, and reports one that is not clean.
 
-        Raises `WaitInsideAttempt` in a handler of this engine: it would wait for itself.
+        Raises `WaitInsideAttempt` in a handler of this engine: it would wait for itself. Raises
+        `SubmitReentered` in a signal handler that has interrupted a submit or a start.
         """
         check_not_on_loop("engine.stop", "engine.astop")
         return self._stop(drain, cancel)
@@ -198,12 +208,21 @@ class Engine(Looking):
         with self._changing:
             if self._desk is not None:
                 return self
+            self._is_opening = True
             try:
                 self._open(loop)
             except BaseException:
                 self._leave_place()
                 raise
+            finally:
+                self._is_opening = False
             return self
+
+    def _check_may_stop(self) -> None:
+        """Before the lock too: a stop that has it may wait for the handler that asks."""
+        desk = self._desk
+        if desk is not None:
+            desk.check_may_stop()
 
     def _check_process(self) -> None:
         """Raises `ForkedEngine`. Asked before the lock is: one that another thread had when the
@@ -265,16 +284,22 @@ class Engine(Looking):
         drain_ms = parse_duration_ms(drain, what="engine.stop(drain)")
         cancel_ms = parse_duration_ms(cancel, what="engine.stop(cancel)")
         self._check_process()
+        self._check_may_stop()
         with self._changing:
+            if self._is_opening:  # by this thread, which a signal handler has interrupted
+                raise SubmitReentered("engine.stop")
             desk = self._desk
-            if desk is None:
-                return StopReport(clean=True, finished=0, cancelled=0, given_back=0, zombies=0)
-            desk.check_may_stop()
+            if desk is None or self._is_stopping:
+                is_stopped = desk is None
+                return StopReport(
+                    clean=is_stopped, finished=0, cancelled=0, given_back=0, zombies=0
+                )
+            self._is_stopping = True
             desk.close()
             try:
                 return desk.runtime.stop(drain_ms=drain_ms, cancel_ms=cancel_ms)
             finally:
-                self._desk = None
+                self._desk, self._is_stopping = None, False
                 _open_engines.discard(self)
                 self._leave_place()
 
@@ -467,7 +492,7 @@ _OPTIONS = (
 
 
 # Threads of ours are daemons: whoever forgets to stop an engine still leaves it closed cleanly.
-_open_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+_open_engines: Alive[Engine] = Alive()
 
 
 def _remove_own(disk: Disk, place: str, pid: int) -> None:
@@ -478,7 +503,7 @@ def _remove_own(disk: Disk, place: str, pid: int) -> None:
 
 @atexit.register
 def _stop_open_engines() -> None:
-    for engine in list(_open_engines):
+    for engine in _open_engines.all():
         with contextlib.suppress(ForkedEngine):
             engine.stop()
 

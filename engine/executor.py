@@ -127,7 +127,8 @@ class Executor:
         if run is None:
             return
         # In this order, and the other way round where it begins: one of the two sees the other.
-        run.is_for_good = run.is_for_good or is_for_good
+        if is_for_good:
+            run.is_for_good = True  # a stop that asks too does not take it back
         run.cancel_reason = reason
         attempt = run.attempt
         if attempt is not None:

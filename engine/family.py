@@ -50,7 +50,7 @@ class Family:
         self._now_ms = now_ms
         self._payload_bytes_max = payload_bytes_max
         self._handle = handle
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may submit one too
         self._drafts: list[Submitted] = []
         self._bytes = 0
         self._inheriting = 0

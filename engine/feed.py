@@ -50,6 +50,9 @@ class Watching(Protocol):
         """There will be no more."""
 
 
+_NOBODY: dict[int, Watching] = {}
+
+
 class _Ring:
     """The last events. All but the latest are packed, a thousand at a time, into a quarter of their
     memory. Any thread reads, and sees what was there at one moment."""
@@ -99,9 +102,10 @@ class Feed:
         self.last = 0  # number of the latest event
         self.is_over = False
         self._ring = _Ring()
-        self._lock = threading.Lock()
+        # Whoever watches and is forgotten leaves in a collection, on any thread: in here as well.
+        self._lock = threading.RLock()
         self._listening: tuple[weakref.ref[Listening], ...] = ()
-        self._watching: dict[int, tuple[Watching, ...]] = {}
+        self._watching: dict[int, dict[int, Watching]] = {}  # by serial, then by who watches
         self._at_end: list[Callable[[], None]] = []
 
     # --------------------------------------------------------------------------- the core thread
@@ -125,25 +129,29 @@ class Feed:
         watching = self._watching
         for offset, note in enumerate(notes):
             if note[2] in watching:
-                for watch in watching.get(note[2], ()):
+                for watch in list(watching.get(note[2], _NOBODY).values()):
                     watch.tell(first + offset, number + offset, note)
 
     def look_again(self) -> None:
         """A shard was recovered: what it had not told of may have happened all the same."""
-        for watch in chain.from_iterable(list(self._watching.values())):
+        for watch in self._all_watching():
             watch.look_again()
+
+    def _all_watching(self) -> "list[Watching]":
+        everyone = list(self._watching.values())
+        return [watch for watching in everyone for watch in list(watching.values())]
 
     def close(self) -> None:
         """Nothing more will happen: iterations end with what is there. Twice is once."""
         with self._lock:
             self.is_over = True
-            listening, watching = self._listening, list(self._watching.values())
+            listening, watching = self._listening, self._all_watching()
             at_end, self._at_end = self._at_end, []
         for known in listening:
             left = known()
             if left is not None:
                 left.end()
-        for watch in chain.from_iterable(watching):
+        for watch in watching:
             watch.end()
         for tell in at_end:
             tell()
@@ -162,35 +170,44 @@ class Feed:
     def join(self, listening: Listening) -> None:
         """From now on it is told; until it leaves, or nobody holds it any more."""
         with self._lock:
-            alive = [known for known in self._listening if known() is not None]
-            self._listening = (*alive, weakref.ref(listening))
+            self._drop(None)
+            known = weakref.ref(listening)
+            self._listening = (*self._listening, known)
             is_over = self.is_over
         if is_over:
             listening.end()
 
     def leave(self, listening: Listening) -> None:
         with self._lock:
-            self._listening = tuple(
-                known for known in self._listening if known() not in (None, listening)
-            )
+            self._drop(listening)
+
+    def _drop(self, leaving: Listening | None) -> None:
+        """Under the lock: this one, and those that nobody holds any more. Somebody else may leave
+        in the midst of it."""
+        while True:
+            before = self._listening
+            left = [known for known in before if known() not in (None, leaving)]
+            if self._listening is before:
+                self._listening = (*left,)
+                return
 
     def watch(self, watching: Watching) -> None:
         """From now on it is told of its ticket, until `unwatch`."""
         with self._lock:
-            serial = watching.serial
-            self._watching[serial] = (*self._watching.get(serial, ()), watching)
+            others = self._watching.get(watching.serial) or {}
+            others[id(watching)] = watching
+            # Put in also where they are there: the last of them may have left just now.
+            self._watching[watching.serial] = others
             is_over = self.is_over
         if is_over:
             watching.end()
 
     def unwatch(self, watching: Watching) -> None:
         with self._lock:
-            serial = watching.serial
-            left = tuple(each for each in self._watching.get(serial, ()) if each is not watching)
-            if left:
-                self._watching[serial] = left
-            else:
-                self._watching.pop(serial, None)
+            left = self._watching.get(watching.serial, _NOBODY)
+            left.pop(id(watching), None)
+            if not left:
+                self._watching.pop(watching.serial, None)
 
     def when_over(self, tell: Callable[[], None]) -> None:
         """Calls `tell` when the feed is closed: at once, if it is. It must not raise."""

@@ -30,7 +30,8 @@ class Inbox:
         self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0
         self._closed: BaseException | None = None
-        self._lock = threading.Lock()
+        # A signal handler or a finalizer that submits may come in between, on the same thread.
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._threads_waiting = 0
         self._loops_waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()

@@ -27,8 +27,7 @@ class FrameJournal(Protocol):
     """What the frame writer needs of a journal."""
 
     def append(self, body: bytes, count: int) -> int: ...
-    def prepare_spare(self) -> None: ...
-    def has_room(self, body_bytes: int) -> bool: ...
+    def prepare_spare(self, body_bytes: int) -> None: ...
 
 
 class _Worker:
@@ -152,8 +151,7 @@ class ShardIO(_Worker):
                 last_lsn = journal.append(body, len(records))
             except NoRoom:
                 # Larger than was reckoned, and nothing of it is written: there may be room yet.
-                journal.has_room(len(body))
-                journal.prepare_spare()
+                journal.prepare_spare(len(body))
                 last_lsn = journal.append(body, len(records))
         except Exception as error:
             self._post(on_failed, error)

@@ -52,7 +52,8 @@ class LoopedPlace:
 
     def is_lost(self) -> bool:
         """Whether the caller's loop was closed without `give_up_loop` being called since."""
-        return self._attached is not None and self._attached.loop.is_closed()
+        attached = self._attached
+        return attached is not None and attached.loop.is_closed()
 
     def give_up_loop(self) -> None:
         """The caller's loop has closed: what began on it ends as unknown, what did not is given
@@ -64,7 +65,8 @@ class LoopedPlace:
     @property
     def own_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop of our own, if there is one."""
-        return None if self._own is None else self._own.loop
+        own = self._own
+        return None if own is None else own.loop
 
     def interrupt(self, run: Run) -> None:
         side: _Side | None = run.state
@@ -226,12 +228,13 @@ class LoopedPlace:
     # --------------------------------------------------------------------------- a loop of ours
 
     def _own_side(self) -> _Side:
-        if self._own is None:
+        side = self._own
+        if side is None:
             side = _Side(asyncio.new_event_loop())
             name = "parkade-loop"
             threading.Thread(target=self._run_loop, args=(side,), name=name, daemon=True).start()
             self._own = side
-        return self._own
+        return side
 
     def _run_loop(self, side: _Side) -> None:
         """Our own loop's thread: a handler that stops the loop stops only until the next line."""

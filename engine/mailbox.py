@@ -50,12 +50,12 @@ class Mailbox(Generic[T]):
     def take(self) -> T | Empty:
         """What was put first. Raises `ForkedEngine` in a fork, where nothing will be put."""
         check_process(self._pid)
+        self._taken += 1  # before it is: else it would be lost for a moment
         try:
-            thing = self._kept.popleft()
+            return self._kept.popleft()
         except IndexError:
+            self._taken -= 1
             return EMPTY
-        self._taken += 1
-        return thing
 
     @property
     def lost(self) -> int:

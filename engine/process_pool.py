@@ -131,7 +131,8 @@ class ProcessPool:
     @property
     def pids(self) -> list[int]:
         """The processes of the children that are there, for people and tests."""
-        return [place.process.pid for place in self._places if place.process is not None]
+        processes = [place.process for place in self._places]
+        return [process.pid for process in processes if process is not None]
 
     def _request(self, request: Callable[[], None], *, is_work: bool = False) -> None:
         with self._lock:

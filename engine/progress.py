@@ -26,7 +26,7 @@ class ProgressBoard:
     """By shard and serial; the latest wins. Written from any thread, taken by the core thread."""
 
     def __init__(self, shard_count: int) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may tell of some too
         self._latest: list[dict[int, Bookmark]] = [{} for _ in range(shard_count)]
         self._taken_ms = [0] * shard_count
 
@@ -54,12 +54,13 @@ class ProgressBoard:
     def take(self, shard: int, records: Sequence[Record], mono_ms: int) -> list[Bookmark]:
         """What goes along with these records; first of the tickets that they are about."""
         latest = self._latest[shard]
+        named = {getattr(record, "serial", None) for record in records}
         with self._lock:
-            named = {getattr(record, "serial", None) for record in records}
-            serials: Iterable[int] = [serial for serial in latest if serial in named]
+            waiting = list(latest)
+            serials: Iterable[int] = [serial for serial in waiting if serial in named]
             if mono_ms - self._taken_ms[shard] >= PROGRESS_MS_MIN:
                 self._taken_ms[shard] = mono_ms
-                serials = [*serials, *(serial for serial in latest if serial not in named)]
+                serials = [*serials, *(serial for serial in waiting if serial not in named)]
             taken: list[Bookmark] = []
             left_bytes = LEAD_BYTES_MAX
             for serial in serials:

@@ -30,7 +30,7 @@ class ProgressEvents:
         self._host = host
         self._monotonic_ms = monotonic_ms
         self._told_ms: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may tell of some too
 
     def tell(self, job: Job, progress: ProgressNote, shard: int) -> None:
         """Returns at once: the core thread publishes it in its next pass."""
@@ -43,7 +43,7 @@ class ProgressEvents:
             if len(self._told_ms) >= REMEMBERED_MAX:
                 self._told_ms = {
                     serial: ms
-                    for serial, ms in self._told_ms.items()
+                    for serial, ms in list(self._told_ms.items())
                     if now_ms - ms < PROGRESS_MS_MIN
                 }
             self._told_ms[job.serial] = now_ms

@@ -119,7 +119,7 @@ class Runs:
         self._lock = threading.Lock()
         self._outcomes: deque[Outcome] = deque()
         self._handing_over = threading.Lock()
-        self._making = threading.Lock()  # attempts, for whoever asks first
+        self._making = threading.RLock()  # attempts, for whoever asks first: a finalizer may too
         self._forks = fork_count()
         self._attempt_of = self.attempt_of  # bound once
 
@@ -292,7 +292,8 @@ class Runs:
         with self._making:
             attempt = run.attempt
             if attempt is None:
-                attempt = run.attempt = self._make_attempt(run)
+                made = self._make_attempt(run)
+                attempt = run.attempt = run.attempt or made
         # In this order, and the other way round where it is asked to stop, or ends: one of the two
         # sees the other.
         if run.cancel_reason is not None:
@@ -307,7 +308,8 @@ class Runs:
         job, ticket = run.job, run.job.ticket
         options = ticket.options
         if self.family_of is not None:
-            run.family = self.family_of(job)
+            family = self.family_of(job)
+            run.family = run.family or family
         return Attempt(
             job.ticket_id,
             ticket.task,

@@ -30,7 +30,8 @@ class Serials:
         self._lease_until = lease_until
         self._half = lease_until - SERIAL_LEASE // 2
         self._ask_lease = ask_lease
-        self._lock = threading.Lock()
+        # A signal handler or a finalizer that submits may come in between, on the same thread.
+        self._lock = threading.RLock()
         self._is_asked = False
         self._asked_at = first
 

@@ -28,6 +28,7 @@ from typing import (
 
 from msgspec import UNSET, UnsetType
 
+from parkade.alive import Alive
 from parkade.calls import Call, Definition
 from parkade.durations import Duration
 from parkade.errors import ConfigError, EngineClosed, UnknownTask
@@ -353,10 +354,10 @@ class Tasks:
     def engine(self) -> Submitter | None:
         """Where its tasks submit to: the one set here, or that of the registry that included it
         last. It is not kept alive from here."""
-        if self._owner is not None:
-            engine: Submitter | None = self._owner()
-            if engine is not None:
-                return engine
+        owner = self._owner
+        engine: Submitter | None = None if owner is None else owner()
+        if engine is not None:
+            return engine
         for includer in reversed(self._includers):
             registry = includer()
             if registry is not None and registry.engine is not None:
@@ -425,13 +426,16 @@ class Tasks:
         for other in tasks:
             if not isinstance(cast(object, other), Tasks) or other is self:
                 raise ConfigError.option("include", "tasks", other, "use other Tasks objects")
-            if not any(includer() is self for includer in other._includers):
+            is_new = not any(includer() is self for includer in other._includers)
+            if is_new:
                 for task in other.all_tasks():
                     self._check_free(task)
+            includers = [ref for ref in other._includers if ref() not in (None, self)]
+            # In this order: what another thread adds from now on, it adds here as well.
+            other._includers = [*includers, weakref.ref(self)]
+            if is_new:
                 for task in other.all_tasks():
                     self._add(task)
-            other._includers = [ref for ref in other._includers if ref() not in (None, self)]
-            other._includers.append(weakref.ref(self))
 
     def lookup(self, name: str) -> Task[..., Any]:
         """The task of a name or an alias; raises `UnknownTask`."""
@@ -511,10 +515,10 @@ class Tasks:
                 registry._check_free(task)
 
     def _add(self, task: Task[..., Any]) -> None:
-        self.version += 1
         self._by_name[task.name] = task
         for alias in task.definition.settings.aliases:
             self._aliases[alias] = task.name
+        self.version += 1  # afterwards: whoever sees it finds the task
         for includer in self._includers:
             registry = includer()
             if registry is not None:
@@ -530,12 +534,12 @@ def _check_where(call: str, handler: Handler, where: str) -> None:
         raise ConfigError.option(call, "where", where, advice)
 
 
-_registries: "weakref.WeakSet[Tasks]" = weakref.WeakSet()
+_registries: Alive[Tasks] = Alive()
 
 
 def registries() -> "list[Tasks]":
     """Every registry of this process that is still in use, engines among them."""
-    return list(_registries)
+    return _registries.all()
 
 
 def _module_of_caller() -> str:

@@ -7,8 +7,8 @@
     journal.close(clean=True)
 
 It numbers and keeps bodies; it knows nothing of what they say, of time, or of threads: one thread
-calls it, save that `prepare_spare` may run on one other, and that any may ask how much there is
-and whether there is room. The rules it keeps, and every byte it writes, are in docs/format.md.
+at a time calls it, save that any may ask how much there is and whether there is room. The rules it
+keeps, and every byte it writes, are in docs/format.md.
 """
 
 import contextlib
@@ -165,7 +165,7 @@ class Journal:
     def bytes_since(self, lsn: int) -> int:
         """Bytes of frames behind that LSN, rounded up by 64 KiB at most."""
         before = 0
-        for marked_lsn, marked_bytes in self._marks:
+        for marked_lsn, marked_bytes in tuple(self._marks):
             if marked_lsn > lsn:
                 break
             before = marked_bytes
@@ -220,18 +220,21 @@ class Journal:
 
         What outcomes ask, which may use the reserve when no spare can be had.
         """
-        if self._failure is not None or self._active is None:
+        active = self._active
+        if self._failure is not None or active is None:
             return False
-        return self._active.has_room(body_bytes) or self._spares.has_room(body_bytes)
+        return active.has_room(body_bytes) or self._spares.has_room(body_bytes)
 
-    def prepare_spare(self) -> None:
-        """Sees to it that `has_spare` is true; cheap if it is already.
+    def prepare_spare(self, body_bytes: int = 0) -> None:
+        """Sees to it that `has_spare` is true, and takes a frame of that body; cheap if it is and
+        does already.
 
         The only call that allocates after an open, so the only one that may meet a full disk:
         raises NoRoom, and WriteFailed for any other refusal. The journal goes on in both cases.
         """
         self._check_alive()
-        self._spares.prepare(self._wanted_bytes, is_kept_free=bool(self._sealed))
+        wanted_bytes = max(self._wanted_bytes, body_bytes)
+        self._spares.prepare(wanted_bytes, is_kept_free=bool(self._sealed))
 
     # Writing
 

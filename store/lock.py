@@ -100,7 +100,7 @@ class DirectoryLock:
                 # Should this owner end before it has seen to them, the next one must.
                 owner = replace(owner, children=(*owner.children, *previous.children))
             lock = cls(disk, directory, handle, owner, previous)
-            lock._write()
+            lock._write(handle)
         except OSError as error:
             let_go(disk, handle)
             raise WriteFailed(path, error.errno or 0) from error
@@ -125,17 +125,19 @@ class DirectoryLock:
         locked: it was moved, removed or exchanged, and what has its name now is another owner's.
         """
         path = f"{self.directory}/{NAME}"
-        if self._handle is None or not self._disk.is_at(self._handle, path):
+        handle = self._handle
+        if handle is None or not self._disk.is_at(handle, path):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
 
     def set_children(self, children: tuple[Child, ...]) -> None:
         """Names the processes that the next owner must wait for. Raises WriteFailed."""
         self.check_pid()
-        if children == self.owner.children or self._handle is None:
+        handle = self._handle
+        if children == self.owner.children or handle is None:
             return
         self.owner = replace(self.owner, children=children)
         try:
-            self._write()
+            self._write(handle)
         except OSError as error:
             raise WriteFailed(f"{self.directory}/{NAME}", error.errno or 0) from error
 
@@ -146,14 +148,13 @@ class DirectoryLock:
         if handle is not None:
             let_go(self._disk, handle)
 
-    def _write(self) -> None:
+    def _write(self, handle: Handle) -> None:
         # Not synced: after a power cut there is no process left that it could name.
-        assert self._handle is not None
         body = json.dumps(self.owner.facts()).encode()
         body += b" " * (-len(body) % BLOCK_BYTES)
-        self._disk.pwrite(self._handle, (body,), 0)
-        if self._disk.size(self._handle) > len(body):
-            self._disk.ftruncate(self._handle, len(body))
+        self._disk.pwrite(handle, (body,), 0)
+        if self._disk.size(handle) > len(body):
+            self._disk.ftruncate(handle, len(body))
 
     def leave_to_parent(self) -> None:
         # Closing, not unlocking: the lock belongs to the open file, which the parent still has.

@@ -69,7 +69,8 @@ class Spare:
 
 
 class SparePool:
-    """The spares of one journal. `prepare` may run on another thread than the rest."""
+    """The spares of one journal. One thread at a time changes them, any may ask what room there
+    is."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class SparePool:
         self._entropy = entropy
         self._sync = sync
         self._sync_directory = sync_directory
-        self._spares: list[Spare] = []
+        self._spares: tuple[Spare, ...] = ()  # replaced whole: others may look at it meanwhile
         self.next_bytes = sizing.segment_bytes_first
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ class SparePool:
                 size = self._disk.stat(path).size_bytes
                 is_usable = HEADER_BYTES <= size <= (file_bytes_max() or size)
                 if len(self._spares) < self._sizing.spares_max and is_usable:
-                    self._spares.append(Spare(path, size))
+                    self.put(Spare(path, size))
                     self.next_bytes = max(self.next_bytes, size)
                 else:
                     self._disk.unlink(path)
@@ -124,7 +125,7 @@ class SparePool:
         if not fitting:
             return None
         spare = min(fitting, key=lambda each: each.size_bytes)
-        self._spares.remove(spare)
+        self._spares = tuple(each for each in self._spares if each is not spare)
         return spare
 
     def prepare(self, body_bytes: int, *, is_kept_free: bool) -> None:
@@ -148,7 +149,7 @@ class SparePool:
                 size = max(least, size // 2)
         spare = self.allocate(size)
         self.next_bytes = min(2 * spare.size_bytes, self._sizing.segment_bytes_max)
-        self._spares.append(spare)
+        self.put(spare)
 
     def _room_for(self, kept_bytes: int) -> int | None:
         """What a spare may take of the disk; None where the disk does not tell."""
@@ -204,7 +205,7 @@ class SparePool:
 
     def put(self, spare: Spare) -> None:
         """Adds a spare whose name is durable."""
-        self._spares.append(spare)
+        self._spares = (*self._spares, spare)
 
     def shrink(self) -> None:
         """Leaves one spare, of the size of a first segment, or none, and makes none that is larger
@@ -216,7 +217,7 @@ class SparePool:
         fitting = [spare for spare in self._spares if spare.size_bytes >= size]
         kept = min(fitting, key=lambda each: each.size_bytes, default=None)
         self.next_bytes = size
-        spares, self._spares = self._spares, []
+        spares, self._spares = self._spares, ()
         for spare in spares:
             if spare is not kept:
                 self._disk.unlink(spare.path)
@@ -228,4 +229,4 @@ class SparePool:
                 self._disk.ftruncate(handle, size)
             finally:
                 self._disk.close(handle)
-        self._spares.append(Spare(kept.path, size))
+        self.put(Spare(kept.path, size))

@@ -1,17 +1,20 @@
 """Another thread comes in between two steps of what is read, at every place where it can.
 
 The interpreter changes threads between two of its instructions and nowhere else, so an order of two
-threads is told by the number of the instruction at which the other one acts.
+threads is told by the number of the instruction at which the other one acts. A signal handler, or a
+finalizer in a collection, comes in between on the same thread, where a function begins.
 """
 
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["met_at_every_step"]
+__all__ = ["interrupted_at_every_call", "met_at_every_step"]
 
 T = TypeVar("T")
+PATIENCE_S = 20.0
 
 
 def met_at_every_step(
@@ -19,18 +22,40 @@ def met_at_every_step(
 ) -> list[T]:
     """What `read` gives when `act` runs before its first instruction, before its second, and so on
     to the last; `prepare` makes both anew for each. Only Python code of `read` counts as steps."""
+    return _met(prepare, "opcode", steps_max)
+
+
+def interrupted_at_every_call(
+    prepare: Callable[[], tuple[Callable[[], T], Callable[[], object]]], *, steps_max: int = 2_000
+) -> list[T]:
+    """The same, where `act` runs at the beginning of the first function that `read` calls, and so
+    on, on its thread: it has whatever locks that has. Where it waits for itself, that fails."""
+    given: list[list[T]] = []
+    thread = threading.Thread(
+        target=lambda: given.append(_met(prepare, "call", steps_max)), daemon=True
+    )
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it waits for itself"
+    return given[0]
+
+
+def _met(
+    prepare: Callable[[], tuple[Callable[[], T], Callable[[], object]]], event: str, steps_max: int
+) -> list[T]:
     given: list[T] = []
     for step in range(steps_max):
         read, act = prepare()
-        meeting = _Meeting(step, act)
+        meeting = _Meeting(step, act, event)
         given.append(meeting.run(read))
         if not meeting.has_met:
             return given[:-1]
-    raise AssertionError(f"more than {steps_max} instructions: read less")
+    raise AssertionError(f"more than {steps_max} steps: read less")
 
 
 class _Meeting:
-    def __init__(self, step: int, act: Callable[[], object]) -> None:
+    def __init__(self, step: int, act: Callable[[], object], event: str) -> None:
+        self._event = event
         self._left = step
         self._act = act
         self.has_met = False
@@ -44,8 +69,8 @@ class _Meeting:
             sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode" and not self.has_met:
+        frame.f_trace_opcodes, frame.f_trace_lines = self._event == "opcode", False
+        if event == self._event and not self.has_met:
             if self._left == 0:
                 self.has_met = True  # no trace calls the tracer: what `act` does are no steps
                 self._act()

@@ -12,6 +12,7 @@ from kit.journals import (
     SALT,
     SHARD,
     SMALL,
+    Entropy,
     append_all,
     body,
     open_journal,
@@ -22,6 +23,7 @@ from parkade.store.errors import Damage, NoRoom, WriteFailed
 from parkade.store.frame import HEAD_BYTES
 from parkade.store.journal import MARK_BYTES, Journal, Sizing, inspect, read_only_frames
 from parkade.store.segment import HEADER_BYTES
+from parkade.store.spares import Spare, SparePool
 
 
 def bodies(first: int, last: int) -> list[bytes]:
@@ -298,6 +300,41 @@ def test_another_thread_may_ask_how_much_there_is_while_segments_are_sealed_and_
     assert seen[0] == after
     assert {segments for segments, _ in seen} == {3}
     assert all(0 < size < before[1] + after[1] for _, size in seen)
+
+
+def test_bytes_since_an_lsn_may_be_asked_while_its_segments_are_written_and_dropped() -> None:
+    sizing = Sizing(1 << 20, 1 << 20, frame_bytes_max=1 << 16, reserve_bytes=0)
+
+    def prepare() -> tuple[Callable[[], int], Callable[[], object]]:
+        journal = open_journal(FakeDisk(), is_new=True, sizing=sizing)
+        append_all(journal, [b"x" * MARK_BYTES] * 20)
+
+        def act() -> None:
+            journal.append(b"x" * MARK_BYTES, 1)
+            journal.drop_through(14)
+
+        return lambda: journal.bytes_since(18), act
+
+    exact = {count * (MARK_BYTES + HEAD_BYTES) for count in (2, 3, 4)}
+    assert set(met_at_every_step(prepare)) <= exact
+
+
+def test_there_is_room_whatever_spare_is_taken_while_that_is_asked() -> None:
+    def prepare() -> tuple[Callable[[], bool], Callable[[], object]]:
+        pool = SparePool(FakeDisk(), PLACE, SMALL, Entropy(), lambda _: None, lambda: None)
+        for size_bytes in (1_000, 10_000):
+            pool.put(Spare(f"{PLACE}/{size_bytes}", size_bytes))
+        return lambda: pool.has_room(5_000), lambda: pool.take(10)
+
+    assert all(met_at_every_step(prepare))
+
+
+def test_a_journal_that_is_closed_while_it_is_asked_for_room_has_some_or_none() -> None:
+    def prepare() -> tuple[Callable[[], bool], Callable[[], object]]:
+        journal = open_journal(FakeDisk(), is_new=True)
+        return lambda: journal.fits(10), lambda: journal.close(clean=False)
+
+    assert set(met_at_every_step(prepare)) == {False, True}
 
 
 def test_bytes_since_an_lsn_are_right_to_within_their_grain() -> None:

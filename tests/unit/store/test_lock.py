@@ -1,10 +1,12 @@
 """The lock: one owner, named, gone with its process, never kept by a fork."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kit.between import met_at_every_step
 from kit.disk import FakeDisk
 from parkade.store.disk import Disk, RealDisk
 from parkade.store.errors import LockedByOther, UsedAfterFork, WriteFailed
@@ -155,3 +157,27 @@ def test_a_fork_that_outlives_its_parents_lock_does_not_keep_it(tmp_path: Path) 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     for end in (is_up, say_up, may_end, say_end):
         os.close(end)
+
+
+@pytest.mark.parametrize("call", ["check_in_place", "set_children"])
+def test_a_lock_that_is_given_back_while_it_is_used_says_so_or_nothing(
+    tmp_path: Path, call: str
+) -> None:
+    def prepare() -> tuple[Callable[[], str], Callable[[], object]]:
+        lock = DirectoryLock.try_acquire(RealDisk(), str(tmp_path), owner())
+
+        def use() -> str:
+            try:
+                if call == "check_in_place":
+                    lock.check_in_place()
+                else:
+                    lock.set_children((Child(1),))
+            except (OSError, WriteFailed):
+                return "refused"
+            finally:
+                lock.release()
+            return "done"
+
+        return use, lock.release
+
+    assert "done" in met_at_every_step(prepare)
