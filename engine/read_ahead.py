@@ -34,9 +34,6 @@ class ReadAhead:
     def ask(self) -> None:
         """Has read what the placement wants to know of the store."""
         shard, placement, reader = self._shard, self._shard.placement, self._shard.reader
-        scout = placement.want_scout(shard.host.now_ms)
-        if scout is not None:
-            shard.read(lambda: reader.scout(scout), self._scouted, is_first=True)
         if not self._is_loading:
             serials = placement.want_loads(limits.LOAD_CHUNK)
             if serials:
@@ -46,6 +43,9 @@ class ReadAhead:
                     lambda got: self._loaded(serials, got),
                     is_first=True,  # they are due: behind refills, who is alone waits for a crowd
                 )
+        scout = placement.want_scout(shard.host.now_ms)
+        if scout is not None:  # before all: whom it finds it reads, and the others are the crowd
+            shard.read(lambda: reader.scout(scout), self._scouted, is_first=True)
         sweep = placement.want_sweep(shard.host.now_ms)
         if sweep is not None:
             shard.read(lambda: reader.sweep(sweep), self._swept)

@@ -10,6 +10,7 @@ turn comes. So submitting a ticket costs one push and no lookup. The rules cited
 docs/architecture.md, Placement.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -77,6 +78,7 @@ class Horizon:
         self.horizon = NOWHERE
         self.overlay: list[int] = []  # a heap of positions, some of them of tickets that moved on
         self.near: dict[int, LaneMove] = {}  # the parked tickets in the wheel
+        self.load_queue: deque[int] = deque()  # due parked tickets, to be read
         self.expiries = Expiries()
         self.stale = 0  # timers in the wheel whose ticket has moved on, about
         self.sweep_from: int | None = None
@@ -97,6 +99,11 @@ class Horizon:
         """One that was plain is a hot ticket from now on."""
         if not lined.take_seat(self.lanes, ticket):
             self.enter(ticket)
+
+    def fire_parked(self, serial: int, move: LaneMove) -> None:
+        """A parked ticket is due."""
+        if self.lanes.fire(serial, move):
+            self.load_queue.append(serial)
 
     def forget_near(self, serial: int) -> bool:
         move = self.near.pop(serial, None)
@@ -264,6 +271,9 @@ class Horizon:
         if serial in lanes.loading or lanes.is_moving(serial):
             return
         move = LaneMove(due_ms, first_due_ms, lane_number)
+        if due_ms <= now_ms:
+            self.fire_parked(serial, move)  # in the wheel, others would wait behind it
+            return
         if lanes.run_ahead(serial, move, now_ms):
             return
         self.near[serial] = move

@@ -14,7 +14,6 @@ The rules cited here are those of docs/architecture.md, Placement. Nothing of th
 runs it with the horizon at minus infinity, where every hot pending ticket is in the overlay.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop
 from typing import Final
@@ -70,7 +69,6 @@ class Placement(Horizon):
 
     def __init__(self, memory: Memory, bounds: Bounds, lanes: Lanes) -> None:
         super().__init__(memory, bounds, lanes)
-        self.load_queue: deque[int] = deque()
         self.loads_out = 0  # reads of due tickets under way
         self.refills_out = 0  # reads of lanes' rows under way
         self._early: list[Ticket] = []
@@ -142,7 +140,7 @@ class Placement(Horizon):
         for due_ms, serial in self.wheel.poll(now_ms, limit):
             ticket = hot.get(serial)
             if ticket is None:
-                self._fire_parked(due_ms, serial)
+                self._fire_timer(due_ms, serial)
             elif is_due(ticket, now_ms) and serial not in seats:
                 self._line_up(ticket)
             elif self.stale:
@@ -158,14 +156,13 @@ class Placement(Horizon):
                 self._line_up(ticket)
         return self.expiries.take_due(settled_ms, 4096) if self.expiries.heap else []
 
-    def _fire_parked(self, due_ms: int, serial: int) -> None:
+    def _fire_timer(self, due_ms: int, serial: int) -> None:
         move = self.near.get(serial)
         if move is None or move.due_ms != due_ms:
             self.stale = max(self.stale - 1, 0)
             return
         self.forget_near(serial)
-        if self.lanes.fire(serial, move):
-            self.load_queue.append(serial)
+        self.fire_parked(serial, move)
 
     def _line_up(self, ticket: Ticket) -> None:
         self._arm(ticket)

@@ -556,6 +556,23 @@ def test_what_is_submitted_as_due_is_in_its_lane_at_once_and_needs_no_timer() ->
     rig.checked()
 
 
+def test_what_a_sweep_finds_due_needs_no_timer_behind_which_others_would_wait() -> None:
+    rig = Rig(WIDE._replace(window_max=2))
+    crowd = [rig.submit(HOUR) for _ in range(WIDE.sweep_limit)]
+    rig.checkpoint()
+    rig.reopen()
+    rig.pass_ms(HOUR)
+    assert rig.begin_sweep() and rig.end_reads() == [True]
+    placement = rig.core.placement
+    assert not len(placement.wheel) and not placement.near
+    assert placement.load_queue[0] == crowd[0] and len(rig.core.dirty.moves) == len(crowd) - 2
+    soon = rig.submit(10, task="u")
+    rig.pass_ms(10)
+    rig.advance(limit=1)
+    assert placement.where(soon) == "window"
+    rig.checked()
+
+
 def test_who_is_met_before_its_due_has_a_timer_though_the_clock_had_been_further() -> None:
     rig = Rig(WIDE)
     rig.settle_down()
