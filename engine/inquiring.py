@@ -1,6 +1,6 @@
 """Answers to inquiries: what memory knows first, then the store, then both merged.
 
-Runs on the core thread, save for the work that a `FromStore` hands to the I/O thread.
+Runs on the core thread, save for the work that a `FromStore` hands to a reading thread.
 """
 
 import copy
@@ -46,7 +46,7 @@ class NotEnded(msgspec.Struct, frozen=True):
 
 
 class FromStore(msgspec.Struct, frozen=True):
-    """`work` is done by the I/O thread; `finish` makes the answer of what it gives, with memory, or
+    """`work` is done by who reads; `finish` makes the answer of what it gives, with memory, or
     says `AGAIN`, or what else is to be read. A read that a completion has overtaken is made again:
     by itself if it `stands_alone`, else with all that was asked."""
 

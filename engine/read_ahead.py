@@ -1,6 +1,6 @@
 """Due tickets on their way into memory: firing, sweeps, loads and lane rows of one shard.
 
-The core says what it wants read; this hands it to the I/O thread, one of each kind at a time, and
+The core says what it wants read; this hands it to who reads, one of each kind at a time, and
 brings back what came (docs/architecture.md, Placement).
 """
 

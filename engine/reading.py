@@ -1,4 +1,4 @@
-"""What a shard's I/O thread reads of its store for the core: whole tickets, sweeps, lane rows.
+"""What is read of a shard's store for the core: whole tickets, sweeps, lane rows.
 
 Each read is one short snapshot and says which LSN it saw. A row that fails its checksum is one
 damaged ticket, reported apart; anything else that is wrong raises `Damage`.
@@ -124,7 +124,7 @@ class GroupTickets(msgspec.Struct):
 
 
 class StoreReader:
-    """Used by the I/O thread. `lane_number_of` gives the number of a lane that the store knows."""
+    """Used by who reads. `lane_number_of` gives the number of a lane that the store knows."""
 
     def __init__(self, store: ParkedReader, lane_number_of: Callable[[LaneKey], int]) -> None:
         self.store = store

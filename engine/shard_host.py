@@ -1,8 +1,8 @@
 """One shard as the core thread serves it: its queues, its turn, what waits for its disk.
 
 `turn` is the whole engine in small: decide -> apply -> hand the frame over; `_durable` is the only
-way out for an answer. What the pure core asks for (loads, sweeps, lane rows) goes to the shard's
-I/O thread and comes back here (docs/architecture.md, Turn, records, apply).
+way out for an answer. What the pure core asks for (loads, sweeps, lane rows) goes to who
+reads and comes back here (docs/architecture.md, Turn, records, apply).
 """
 
 from collections import deque
@@ -427,7 +427,7 @@ class ShardHost:
         self.dues.try_again_at(self.recover_at_ms)
 
     def recover(self) -> None:
-        """From disk, on the I/O thread: after what that had under way."""
+        """From disk, on the I/O thread: after what that and who reads had under way."""
         self.recover_at_ms = None
         self.io.call_behind_reads(lambda: self.host.reopen(self), self._recovered)
 
