@@ -13,6 +13,8 @@ import os
 import pytest
 from hypothesis import settings
 
+from kit.unasked import taken_unasked, watch_for_unasked
+
 settings.register_profile(
     "ci",
     max_examples=60,
@@ -35,6 +37,7 @@ settings.register_profile(
     deadline=None,
     print_blob=True,
 )
+watch_for_unasked(is_kept=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 SEEDS_DEFAULT = 10
@@ -76,3 +79,11 @@ def brings_seeds(metafunc: pytest.Metafunc) -> bool:
     """Whether the test names its seeds in a parametrize mark."""
     marks = metafunc.definition.iter_markers("parametrize")
     return any("seed" in str(mark.args[0]).replace(",", " ").split() for mark in marks)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Fail a test whose engine has met an error that nobody asked for, and gone on."""
+    found = taken_unasked()
+    if found:
+        pytest.fail("\n".join(["an engine met an error of its own code", *found]), pytrace=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.faulty import FaultyDisk
+from kit.unasked import watch_for_unasked
 from parkade import Engine, Page, TicketInfo
 from parkade.runtime import Runtime
 from parkade.runtime_options import RuntimeOptions
@@ -27,6 +28,8 @@ __all__ = [
     "walk",
     "when",
 ]
+
+watch_for_unasked()
 
 PATIENCE_S = 20.0  # how long a test waits for what must come; never how long it takes
 
