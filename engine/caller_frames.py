@@ -38,7 +38,7 @@ NEAR_MS = limits.WAIT_MS_MAX + 1_000
 WRITTEN_MAX = 512
 WRITTEN_BYTES_MAX = 524_288
 
-FRAME_RECORDS_MAX = 64
+FRAME_RECORDS_MAX, FRAME_BYTES_MAX = 64, WRITTEN_BYTES_MAX // 4
 PASS_WAIT_S = 0.005  # for the end of a pass, so many times, before the core is asked
 PASS_WAITS_MAX = 2
 
@@ -51,40 +51,61 @@ class SubmitInterrupted(Exception):
 
 
 class Line:
-    """A draft that its caller waits with, until whoever has the pen has written it."""
+    """A draft that its caller waits with, until whoever has the pen has seen to it. `is_written`:
+    None while it waits; False: the core thread is to be asked."""
 
-    __slots__ = ("draft", "error", "is_over")
+    __slots__ = ("draft", "error", "is_written")
 
     def __init__(self, draft: Submitted) -> None:
         self.draft = draft
-        self.is_over = False
-        self.error: StoreError | None = None
-
-    def end(self, error: StoreError | None = None) -> None:
-        """It is durable, or that is not known."""
-        self.error = error
-        self.is_over = True
+        self.is_written: bool | None = None
+        self.error: Exception | None = None
 
 
 class Pen:
-    """Of one shard. `lines`: what waits to be written with it. `written`: how many records were."""
+    """Of one shard. `lines`: what waits to be written with it. `written`: how many records were.
 
-    __slots__ = ("lines", "lock", "written")
+    `frame`: the lines that a write has begun with and that do not know what came of it, which is
+    `error` where they are not `is_durable`; without one a signal ended who wrote, and only the disk
+    knows. A signal may end whoever has the pen between any two steps: the next one goes on from
+    what is here.
+    """
+
+    __slots__ = ("error", "frame", "is_durable", "lines", "lock", "written")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lines: dict[Line, None] = {}
+        self.frame: list[Line] = []
+        self.is_durable = False
+        self.error: Exception | None = None
         self.written = 0
 
-    def take_lines(self) -> list[Line]:
-        """For one frame: those that have waited longest."""
-        taken = list(self.lines)[:FRAME_RECORDS_MAX]
-        for line in taken:
-            self.lines.pop(line, None)
-        return taken
+    def next_lines(self) -> list[Line]:
+        """For one frame: those that have waited longest, be it one that is larger than its
+        bound."""
+        lines = list(self.lines)[:FRAME_RECORDS_MAX]
+        total = 0
+        for place, line in enumerate(lines):
+            total += len(line.draft.payload)
+            if total > FRAME_BYTES_MAX and place:
+                return lines[:place]
+        return lines
 
-    def put_back(self, lines: list[Line]) -> None:
-        self.lines.update(dict.fromkeys(lines))
+    def tell(self) -> None:
+        """Those of the frame hear what came of it, once more where a signal ended that."""
+        error = None if self.is_durable else self.error or SubmitInterrupted()
+        for line in self.frame:
+            self.lines.pop(line, None)
+            line.error = error
+            line.is_written = True
+        self.frame = []
+
+    def leave(self, lines: list[Line]) -> None:
+        """To the core thread."""
+        for line in lines:
+            self.lines.pop(line, None)
+            line.is_written = False
 
 
 class Written:
@@ -138,21 +159,27 @@ class Written:
         self._is_free = is_free and journal.has_spare
         return is_free
 
-    def write(self, drafts: list[Submitted], body: bytes) -> None:
-        """They are durable when it returns. Raises `StoreError`, and what a signal raises."""
-        shard = self._shard
-        self._is_begun, is_free, self._is_free = True, self._is_free, False
+    def write(self, lines: list[Line], drafts: list[Submitted], body: bytes) -> None:
+        """The drafts of the lines: they are durable when it returns. Raises `StoreError`, and what
+        a signal raises."""
+        shard, pen, count, size = self._shard, self._shard.pen, len(drafts), len(body)
         began_us = stopwatch_us()
+        is_free = self._is_free
+        # No signal comes in between the values of one assignment.
+        pen.is_durable, pen.error, self._is_free, self._is_begun, pen.frame = (
+            False, None, False, True, lines,
+        )  # fmt: skip
         try:
-            shard.journal.append(body, len(drafts))
+            shard.journal.append(body, count)
         except StoreError as error:
             _raise_handlers(error)
-            self._error = error
+            self._error = pen.error = error
             raise
-        shard.io.latencies.add(stopwatch_us() - began_us)
         self._drafts += drafts
-        self._bytes += len(body)
-        self._is_begun, self._is_free = False, is_free
+        self._bytes += size
+        pen.written += count
+        self._is_begun, self._is_free, pen.is_durable = False, is_free, True
+        shard.io.latencies.add(stopwatch_us() - began_us)
 
     # ---------------------------------------------------------------- the core thread
 
@@ -271,50 +298,52 @@ class CallerFrames:
         if self._is_under_way(shard):
             return None
         pen, thread = shard.pen, threading.get_ident()
-        is_written: bool | None = True
         pen.lines[line] = None
         try:
             # A signal cannot leave a lock's own `with` and the lock held, nor come before the next.
             with pen.lock:
                 self._writing[thread] = pen
                 try:
-                    while is_written and not line.is_over:
-                        is_written = self._write_lines(shard, line)
+                    self._write_until_seen_to(shard, line)
                 finally:
-                    pen.lines.pop(line, None)  # whoever has the pen next must not write it
-                    del self._writing[thread]
+                    del self._writing[thread]  # first of all: a signal may end what is here
         except BaseException:
             pen.lines.pop(line, None)
             self._wake()
             raise
         if line.error is not None:
             raise shard.host.failure(shard.number, line.error) from line.error
-        return is_written
+        return line.is_written
 
-    def _write_lines(self, shard: "ShardHost", own: Line) -> bool | None:
-        """Writes those that wait, in one frame."""
-        if self._is_under_way(shard):  # in this order: it looks afterwards at who writes
-            return None
+    def _write_until_seen_to(self, shard: "ShardHost", own: Line) -> None:
         pen = shard.pen
-        if own not in pen.lines:  # a signal ended whoever had taken it
-            raise shard.host.failure(shard.number, SubmitInterrupted())
-        lines = pen.take_lines()
+        try:
+            if pen.frame:  # a signal ended whoever had it
+                pen.tell()
+            # In this order: it looks at whether a pass begins after it has said that it writes.
+            while own.is_written is None and not self._is_under_way(shard):
+                self._write_frame(shard)
+        finally:
+            pen.lines.pop(own, None)  # whoever has the pen next must not write it
+
+    def _write_frame(self, shard: "ShardHost") -> None:
+        """Of what waits; what does not fit is the core thread's, all of it."""
+        pen = shard.pen
+        lines = pen.next_lines()
         drafts = [line.draft for line in lines]
         body = encode_records(drafts)
         if not self._is_free(shard, len(drafts), len(body)):
-            pen.put_back(lines)
-            return False
+            pen.leave(lines)
+            return
+        began_ms = self._clock.monotonic_ms()
         try:
-            self._write(shard.written, drafts, body)
-        except StoreError as error:
+            shard.written.write(lines, drafts, body)
+        except StoreError:
             self._wake()
-            for line in lines:
-                line.end(error)
-            return True
-        for line in lines:
-            line.end()
-        pen.written += len(lines)
-        return True
+        pen.tell()
+        self._pause.note(began_ms, self._clock.monotonic_ms())
+        if self._is_called(self._sent_on):
+            self._frames_to_leave = COMPANY_FRAMES
 
     def _is_under_way(self, shard: "ShardHost") -> bool:
         """Whether the core thread has a pass, or this shard records that it has not heard of."""
@@ -335,13 +364,6 @@ class CallerFrames:
         self._begun[written] = None  # it keeps what it finds until it is taken in
         return written.takes(records, body_bytes)
 
-    def _write(self, written: Written, drafts: list[Submitted], body: bytes) -> None:
-        began_ms = self._clock.monotonic_ms()
-        written.write(drafts, body)
-        self._pause.note(began_ms, self._clock.monotonic_ms())
-        if self._is_called(self._sent_on):
-            self._frames_to_leave = COMPANY_FRAMES
-
     # ---------------------------------------------------------------------- the core thread
 
     def shut_door(self) -> None:
@@ -349,7 +371,7 @@ class CallerFrames:
         if not self.is_allowed:
             return
         self._is_core_in = True  # in this order: who begins to write looks at it afterwards
-        for pen in tuple(self._writing.values()):
+        for pen in list(self._writing.values()):  # a tuple might collect garbage meanwhile
             with pen.lock:
                 pass
 
@@ -365,7 +387,7 @@ class CallerFrames:
         """It is over."""
         self._is_core_in = False
         waiting = self._waiting
-        while waiting:
+        for _ in range(len(waiting)):  # who comes back meanwhile waits for the next one
             waiting.popleft().release()
 
     def end(self) -> None:

@@ -1,17 +1,19 @@
-"""Another thread comes in between two steps of what is read, at every place where it can.
+"""Another thread or a signal comes in between two steps of what is read, wherever it can.
 
 The interpreter changes threads between two of its instructions and nowhere else, so an order of two
 threads is told by the number of the instruction at which the other one acts. A signal handler, or a
-finalizer in a collection, comes in between on the same thread, where a function begins.
+finalizer in a collection, comes in between on the same thread, where a function begins. What a
+handler raises also comes after a call, and where a loop goes on.
 """
 
+import dis
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["interrupted_at_every_call", "met_at_every_step"]
+__all__ = ["interrupted_at_every_call", "met_at_every_step", "struck_at_every_step"]
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
@@ -76,3 +78,61 @@ class _Meeting:
                 self._act()
             self._left -= 1
         return self._trace
+
+
+def struck_at_every_step(
+    prepare: Callable[[], tuple[Callable[[], object], Callable[[], object]]],
+    *,
+    steps_max: int = 2_000,
+) -> int:
+    """How often a signal ended `act`, with KeyboardInterrupt: at its first place, at its second,
+    and so on to the last; `check` follows each time. `prepare` makes both anew."""
+    for step in range(steps_max):
+        act, check = prepare()
+        strike = _Strike(step)
+        strike.run(act)
+        if not strike.has_met:
+            return step
+        check()
+    raise AssertionError(f"more than {steps_max} places: do less")
+
+
+class _Strike:
+    def __init__(self, step: int) -> None:
+        self._left = step
+        self.has_met = False
+
+    def run(self, act: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            act()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        names, past = frame.f_code.co_code, ["RESUME", "RESUME"]
+
+        def step(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode" and not self.has_met:
+                if _hears_signals(*past):
+                    self._strike()
+                past[:] = past[1], dis.opname[names[frame.f_lasti]]
+            return step
+
+        return step
+
+    def _strike(self) -> None:
+        if self._left == 0:
+            self.has_met = True
+            raise KeyboardInterrupt
+        self._left -= 1
+
+
+def _hears_signals(before: str, name: str) -> bool:
+    """Behind that instruction, and the one before it. A `with` calls what it enters by itself."""
+    is_call = name.startswith("CALL") and before != "LOAD_SPECIAL"
+    return is_call or name in ("RESUME", "JUMP_BACKWARD")

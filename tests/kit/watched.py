@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from kit.witness import StoreImage, Witness, fields_of
 from parkade.asks import Ask, GroupEnds, GroupsOf, Inquiry, PageOf, ShardGroups
-from parkade.caller_frames import Written
+from parkade.caller_frames import Line, Written
 from parkade.opening import OpenShard
 from parkade.policies import RetryPolicy
 from parkade.progress import ProgressBoard
@@ -34,13 +34,13 @@ class Job(NamedTuple):
 class WatchedWritten(Written):
     """Its witness hears of what a caller writes before the disk does."""
 
-    def write(self, drafts: list[Submitted], body: bytes) -> None:
+    def write(self, lines: list[Line], drafts: list[Submitted], body: bytes) -> None:
         shard = self._shard
         assert isinstance(shard, Watched)
         first_lsn = shard.journal.next_lsn
         for lsn, draft in enumerate(drafts, first_lsn):
             shard.witness.is_written(draft, lsn)
-        super().write(drafts, body)
+        super().write(lines, drafts, body)
         shard.witness.tell(first_lsn + len(drafts) - 1)
 
     @property

@@ -89,10 +89,11 @@ def _not_written_by_callers(world: World, shard: int, drafts: list[Submitted]) -
     except NO_ANSWER:
         world.counts["callers without an answer"] += 1
     for line in lines:
-        if line.is_over and line.error is None:
-            _is_known(world, line.draft)
-        elif pen.lines.pop(line, line) is None:  # nobody has taken it
+        pen.lines.pop(line, None)
+        if not line.is_written:
             left.append(line.draft)
+        elif line.error is None:
+            _is_known(world, line.draft)
     return left
 
 

@@ -6,7 +6,6 @@ switched on, and may lean the simulator's histories towards what it takes to not
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +21,7 @@ from stateful import test_shard_store_rules as memory_rules
 from parkade.admission import Admission
 from parkade.asks import Ask
 from parkade.attempts import Attempts
-from parkade.caller_frames import CallerFrames, Written
+from parkade.caller_frames import CallerFrames, Line, Written
 from parkade.guards import Guards
 from parkade.handing import Handing
 from parkade.host import Host
@@ -78,9 +77,13 @@ def what_callers_wrote_left_until_there_is_much(patch: pytest.MonkeyPatch) -> No
 def a_caller_told_of_a_write_that_failed(patch: pytest.MonkeyPatch) -> None:
     write = Written.write
 
-    def write_at_best(self: Written, drafts: list[Submitted], body: bytes) -> None:
-        with suppress(StoreError):
-            write(self, drafts, body)
+    def write_at_best(
+        self: Written, lines: list[Line], drafts: list[Submitted], body: bytes
+    ) -> None:
+        try:
+            write(self, lines, drafts, body)
+        except StoreError:
+            self._shard.pen.is_durable = True
 
     patch.setattr(Written, "write", write_at_best)
 

@@ -1,6 +1,7 @@
 """Who writes to a shard's journal, in small: its pen, who waits for it, and the core's passes."""
 
 import errno
+import gc
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -9,13 +10,20 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from kit.between import struck_at_every_step
 from kit.children import until
 from kit.clock import ManualClock
+from parkade import caller_frames
 from parkade.caller_frames import (
+    FRAME_BYTES_MAX,
     FRAME_RECORDS_MAX,
     PASS_WAITS_MAX,
+    WRITTEN_BYTES_MAX,
     WRITTEN_MAX,
     CallerFrames,
+    Line,
     Pen,
     SubmitInterrupted,
     Written,
@@ -24,13 +32,13 @@ from parkade.errors import SubmitReentered
 from parkade.latencies import Latencies
 from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS_MIN
 from parkade.store.errors import WriteFailed
-from parkade.store.record import Submitted, encode_records
+from parkade.store.record import Submitted, decode_records, encode_records
 
 NEAR, FAR = 0, 3_600_000
 
 
-def draft(delay_ms: int = FAR, serial: int = 1) -> Submitted:
-    return Submitted(serial, 0, "note", 1_000 + delay_ms, 1_000, b"")
+def draft(delay_ms: int = FAR, serial: int = 1, size: int = 0) -> Submitted:
+    return Submitted(serial, 0, "note", 1_000 + delay_ms, 1_000, bytes(size))
 
 
 class Journal:
@@ -65,6 +73,7 @@ def shard(journal: Journal | None = None, **changes: Any) -> Any:
         "host": SimpleNamespace(has_changed_room=lambda: True, failure=lambda _, error: error),
         "pen": Pen(),
         "journal": journal or Journal(),
+        "poison": lambda _: None,
     }
     made: Any = SimpleNamespace(**standing | changes)
     made.written = Written(made)
@@ -109,7 +118,6 @@ def test_what_only_a_pass_changes_is_looked_at_once_between_two() -> None:
     taker = shard(
         journal,
         host=SimpleNamespace(has_changed_room=look),
-        poison=lambda _: None,  # what is taken in here is of no account
     )
     for passes in (1, 2):
         assert all(made.write(taker, draft()) for _ in range(3))
@@ -144,6 +152,11 @@ def test_nobody_writes_in_a_pass_of_the_core_nor_after_the_end() -> None:
     assert made.write(open_shard, draft())
     made.end()
     assert not made.write(open_shard, draft())
+
+
+def serials_in(journal: Journal) -> list[int]:
+    records = [record for body in journal.bodies for record in decode_records(body)]
+    return [record.serial for record in records if isinstance(record, Submitted)]
 
 
 def in_threads(*calls: Callable[[], object]) -> "list[Future[object]]":
@@ -181,6 +194,69 @@ def test_a_frame_has_no_more_of_them_than_its_bound() -> None:
     assert taker.pen.written == FRAME_RECORDS_MAX + 3
 
 
+def test_a_frame_has_no_more_bytes_than_its_bound_but_for_one_that_is_larger() -> None:
+    made, taker = frames(), shard()
+    sizes = [FRAME_BYTES_MAX // 2, FRAME_BYTES_MAX // 2, 1, FRAME_BYTES_MAX + 1, 1]
+    lines = [Line(draft(serial=n, size=size)) for n, size in enumerate(sizes)]
+    taker.pen.lines.update(dict.fromkeys(lines))
+    assert made.write(taker, draft(serial=9))
+    assert [line.is_written for line in lines] == [True] * 5
+    assert [len(decode_records(body)) for body in taker.journal.bodies] == [2, 1, 1, 2]
+
+
+def test_what_there_is_no_room_for_goes_to_the_core_and_what_comes_behind_it_does_not() -> None:
+    made, taker = frames(), shard()
+    large = Line(draft(serial=2, size=WRITTEN_BYTES_MAX + 1))
+    taker.pen.lines[large] = None
+    assert made.write(taker, draft())
+    assert (large.is_written, taker.pen.lines) == (False, {})
+    assert [len(decode_records(body)) for body in taker.journal.bodies] == [1]
+
+
+def test_who_waits_once_more_while_a_pass_ends_waits_for_the_next_one() -> None:
+    made, opened = frames(), list[int]()
+
+    def gate(number: int) -> Any:
+        def release() -> None:
+            opened.append(number)
+            if number < 3:
+                made._waiting.append(gate(number + 1))
+
+        return SimpleNamespace(release=release)
+
+    made._waiting.append(gate(1))
+    made.open_door()
+    assert opened == [1]
+    made.open_door()
+    assert opened == [1, 2]
+
+
+def test_a_pass_begins_whatever_garbage_is_collected_meanwhile() -> None:
+    """Its finalizers let other threads go on, and those begin to write, or end."""
+    made = frames()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            made._writing[-1 - len(made._writing)] = Pen()
+
+    thresholds = gc.get_threshold()
+    try:
+        for allocations in range(1, 12):
+            made._writing = {thread: Pen() for thread in range(64)}
+            gc.collect()
+            gc.disable()
+            Cycle()
+            gc.set_threshold(allocations)
+            gc.enable()
+            made.shut_door()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+
+
 def test_all_that_were_in_a_frame_that_failed_hear_of_it() -> None:
     def fail() -> None:
         raise WriteFailed("journal", errno.EIO)
@@ -207,6 +283,31 @@ def test_a_signal_that_ends_who_writes_leaves_the_others_of_the_frame_no_success
     assert len(taker.journal.bodies) == 1 and not taker.pen.lines
 
 
+def test_wherever_a_signal_ends_who_writes_the_others_hear_what_came_of_theirs() -> None:
+    def prepare() -> tuple[Callable[[], object], Callable[[], object]]:
+        made, taker = frames(), shard()
+        others = [Line(draft(serial=serial)) for serial in (2, 3)]
+        taker.pen.lines.update(dict.fromkeys(others))
+
+        def check() -> None:
+            assert not made._writing and not taker.pen.lock.locked()
+            is_lost = taker.written._is_begun
+            assert made.write(taker, draft(serial=4)) is not is_lost
+            serials = serials_in(taker.journal)
+            assert len(serials) == len(set(serials))
+            for line in others:
+                is_there = line.draft.serial in serials
+                if line.error is None:
+                    assert line.is_written is is_there
+                    assert is_there or is_lost
+                else:
+                    assert is_lost and type(line.error) is SubmitInterrupted
+
+        return lambda: made.write(taker, draft()), check
+
+    assert struck_at_every_step(prepare) > 50
+
+
 def test_who_gives_up_leaves_nothing_for_the_next_to_write() -> None:
     made, taker = frames(), shard()
     told = waiting_for_the_pen(made, taker, 3)
@@ -219,7 +320,10 @@ def test_who_gives_up_leaves_nothing_for_the_next_to_write() -> None:
     assert taker.journal.bodies == [encode_records([draft()])]
 
 
-def test_a_pass_waits_for_who_is_writing_and_who_comes_meanwhile_for_the_pass() -> None:
+def test_a_pass_waits_for_who_is_writing_and_who_comes_meanwhile_for_the_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(caller_frames, "PASS_WAIT_S", 20.0)  # however busy the machine is
     go = threading.Event()
     made, taker = frames(), shard(Journal(go.wait))
     made.is_patient = True
@@ -237,7 +341,10 @@ def test_a_pass_waits_for_who_is_writing_and_who_comes_meanwhile_for_the_pass() 
     assert later.result() and len(taker.journal.bodies) == 2
 
 
-def test_behind_a_frame_of_the_cores_a_caller_waits_for_the_pass_that_hears_of_it() -> None:
+def test_behind_a_frame_of_the_cores_a_caller_waits_for_the_pass_that_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(caller_frames, "PASS_WAIT_S", 20.0)  # however busy the machine is
     made, taker = frames(), shard(frame_in_flight=True)
     made.is_patient = True
     (told,) = in_threads(lambda: made.write(taker, draft()))
