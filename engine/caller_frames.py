@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from parkade import limits
 from parkade.clock import Clock, stopwatch_us
 from parkade.errors import SubmitReentered
-from parkade.lone_frames import COMPANY_FRAMES, SlowPause
+from parkade.lone_frames import COMPANY_FRAMES, COMPANY_MS, SlowPause
 from parkade.patience import Patience
 from parkade.store.errors import StoreError
 from parkade.store.record import Submitted, encode_records
@@ -341,8 +341,9 @@ class CallerFrames:
         except StoreError:
             self._wake()
         pen.tell()
-        self._pause.note(began_ms, self._clock.monotonic_ms())
-        if self._is_called(self._sent_on):
+        ended_ms = self._clock.monotonic_ms()
+        self._pause.note(began_ms, ended_ms)
+        if ended_ms - began_ms >= COMPANY_MS and self._is_called(self._sent_on):
             self._frames_to_leave = COMPANY_FRAMES
 
     def _is_under_way(self, shard: "ShardHost") -> bool:

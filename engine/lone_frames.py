@@ -1,8 +1,8 @@
 """A lone small frame is written by the core thread itself.
 
 Handing it to the shard's own thread and hearing of it costs two wake-ups and a pass: for a caller
-who waits for one ticket, as much as the disk takes. Where anybody else wants something meanwhile,
-or the disk is slow, the shards' threads write, and the core thread goes on.
+who waits for one ticket, as much as a good disk takes. Where the disk takes longer and anybody else
+wants something meanwhile, or it is slow, the shards' threads write, and the core thread goes on.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LoneFrames", "SlowPause"]
 
-COMPANY_FRAMES = 16  # handed over after something came in while one was written
+COMPANY_FRAMES = 16  # handed over after something came in while one was written, for
+COMPANY_MS = 2  # or half as long: a quicker disk costs whoever came less than a hand-over does
 ALONE_MS = 10  # without a frame: whoever comes next is alone again
 SLOW_MS = 10  # a disk that takes this long is not waited for again
 SLOW_PAUSE_MS_MIN, SLOW_PAUSE_MS_MAX = 20, 320
@@ -90,6 +91,6 @@ class LoneFrames:
         """One was written here, from when to when on the monotonic clock. `has_company`: something
         came in meanwhile."""
         self.written += 1
-        if has_company:
+        if has_company and ended_ms - began_ms >= COMPANY_MS:
             self._frames_to_hand = COMPANY_FRAMES
         self._pause.note(began_ms, ended_ms)

@@ -13,6 +13,7 @@ from parkade.job import Job
 from parkade.lone_frames import (
     ALONE_MS,
     COMPANY_FRAMES,
+    COMPANY_MS,
     SLOW_MS,
     SLOW_PAUSE_MS_MAX,
     SLOW_PAUSE_MS_MIN,
@@ -139,14 +140,20 @@ def test_only_a_lone_small_frame_of_an_idle_shard_is_written_here() -> None:
 
 def test_where_something_came_in_meanwhile_the_next_frames_are_handed_over() -> None:
     frames, lone = allowed(), shard()
-    frames.note(began_ms=0, ended_ms=0, has_company=True)
-    picked = [frames.pick([lone], 0) for _ in range(COMPANY_FRAMES + 1)]
+    frames.note(began_ms=0, ended_ms=COMPANY_MS, has_company=True)
+    picked = [frames.pick([lone], COMPANY_MS) for _ in range(COMPANY_FRAMES + 1)]
     assert picked == [None] * COMPANY_FRAMES + [lone]
+
+
+def test_a_quick_disk_costs_whoever_comes_meanwhile_less_than_a_hand_over() -> None:
+    frames, lone = allowed(), shard()
+    frames.note(began_ms=0, ended_ms=COMPANY_MS - 1, has_company=True)
+    assert frames.pick([lone], COMPANY_MS) is lone
 
 
 def test_after_a_quiet_while_whoever_comes_is_alone_again() -> None:
     frames, lone = allowed(), shard()
-    frames.note(began_ms=0, ended_ms=0, has_company=True)
+    frames.note(began_ms=-COMPANY_MS, ended_ms=0, has_company=True)
     picked = [
         frames.pick([lone], at_ms) for at_ms in (ALONE_MS - 1, 2 * ALONE_MS - 1, 2 * ALONE_MS)
     ]

@@ -30,7 +30,7 @@ from parkade.caller_frames import (
 )
 from parkade.errors import SubmitReentered
 from parkade.latencies import Latencies
-from parkade.lone_frames import COMPANY_FRAMES, SLOW_MS, SLOW_PAUSE_MS_MIN
+from parkade.lone_frames import COMPANY_FRAMES, COMPANY_MS, SLOW_MS, SLOW_PAUSE_MS_MIN
 from parkade.store.errors import WriteFailed
 from parkade.store.record import Submitted, decode_records, encode_records
 
@@ -380,7 +380,9 @@ def test_who_was_sent_on_to_the_core_is_no_company() -> None:
         asked.append(beside)
         return False
 
-    made, taker, busy = frames(), shard(), shard(records=[None])
+    clock = ManualClock()
+    made, busy = frames(clock), shard(records=[None])
+    taker = shard(Journal(lambda: clock.advance(COMPANY_MS)))
     made._is_called = is_called
     for _ in range(3):
         assert not made.write(busy, draft())
@@ -389,9 +391,13 @@ def test_who_was_sent_on_to_the_core_is_no_company() -> None:
 
 
 def test_where_somebody_calls_the_core_meanwhile_the_next_go_there() -> None:
-    made, open_shard = frames(is_called=True), shard()
-    answers = [made.write(open_shard, draft()) for _ in range(COMPANY_FRAMES + 2)]
+    clock = ManualClock()
+    made = frames(clock, is_called=True)
+    slow = shard(Journal(lambda: clock.advance(COMPANY_MS)))
+    answers = [made.write(slow, draft()) for _ in range(COMPANY_FRAMES + 2)]
     assert answers == [True, *[False] * COMPANY_FRAMES, True]
+    quick = frames(clock, is_called=True)
+    assert all(quick.write(shard(), draft()) for _ in range(3))
 
 
 def test_a_disk_that_is_slow_makes_nobody_wait_with_the_pen_again_for_a_while() -> None:
