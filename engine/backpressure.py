@@ -30,6 +30,11 @@ class Valve:
         self._loops: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     @property
+    def lock(self) -> threading.Condition:
+        """The core's too (`parkade.core_locks`)."""
+        return self._room
+
+    @property
     def waiting(self) -> int:
         """How many wait to be let in."""
         return self._threads_waiting + len(self._loops)

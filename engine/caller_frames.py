@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from parkade import limits
 from parkade.clock import Clock, stopwatch_us
+from parkade.core_locks import CoreLocks
 from parkade.errors import SubmitReentered
 from parkade.lone_frames import COMPANY_FRAMES, COMPANY_MS, SlowPause
 from parkade.patience import Patience
@@ -235,6 +236,7 @@ class CallerFrames:
         self.runs_tickets = True
         self.near_ms = NEAR_MS
         self.own_threads: set[int | None] = set()  # of the core, the journals and the commits
+        self.core_locks = CoreLocks()
         self._begun: dict[Written, None] = {}  # what the core thread has not taken in, in order
         self._clock = clock
         self._is_called = is_called
@@ -279,10 +281,10 @@ class CallerFrames:
 
     def check(self, call: str) -> None:
         """Raises `SubmitReentered` where a thread would wait for itself: one that is in the midst
-        of a write, for which the core thread waits, and those of the engine, on which a finalizer
-        may be called like on any other."""
+        of a write, for which the core thread waits, or has a lock that the core thread wants, and
+        those of the engine, on which a finalizer may be called like on any other."""
         thread = threading.get_ident()
-        if thread in self._writing or thread in self.own_threads:
+        if thread in self._writing or thread in self.own_threads or self.core_locks.has_any():
             raise SubmitReentered(call)
 
     def _is_left_to_core(self) -> bool:

@@ -72,8 +72,11 @@ class Executor:
             note_children=note_children,
             default_retry=default_retry,
         )
+        threads = self._make_threads(thread_count)
+        # Of those that the core thread takes too.
+        self.locks = [self.runs.lock, settler.folding.lock, threads.lock, self.processes.lock]
         self._places: dict[PlaceKind, Place] = {
-            "thread": self._make_threads(thread_count),
+            "thread": threads,
             "loop": self.loops,
             "process": self.processes,
         }
@@ -81,7 +84,7 @@ class Executor:
     def _make_settler(self, **given: Any) -> Settler:
         return Settler(**given)
 
-    def _make_threads(self, count: int) -> Place:
+    def _make_threads(self, count: int) -> ThreadedPlace:
         return ThreadedPlace(self.runs, partial(ThreadPool, count))
 
     def kind_of(self, task: Task[..., Any]) -> PlaceKind:

@@ -12,12 +12,12 @@ class Folding:
     """Lets one of many equal warnings through in 10 s, with the number that it stands for."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # the core's too (`parkade.core_locks`)
         self._seen: dict[tuple[str, str, str], tuple[int, int]] = {}  # since when, how many more
 
     def take(self, kind: tuple[str, str, str], now_ms: int) -> int | None:
         """How many were kept back since the last one that was let through; None: keep this back."""
-        with self._lock:
+        with self.lock:
             since_ms, kept = self._seen.get(kind, (now_ms - FOLD_MS, 0))
             if 0 <= now_ms - since_ms < FOLD_MS:
                 self._seen[kind] = (since_ms, kept + 1)

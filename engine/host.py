@@ -143,10 +143,9 @@ class Host:
     def call(self, function: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         """The value of `function`, called on the core thread; raises what it raises.
 
-        Where that thread is no more, or not yet, it is called here.
+        Where that thread is no more, or not yet, it is called here. Raises `SubmitReentered` in a
+        finalizer or a signal handler that would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            return function()
         self.caller_frames.check("engine")
         done = threading.Event()
         got: list[Any] = []

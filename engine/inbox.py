@@ -30,9 +30,8 @@ class Inbox:
         self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0
         self._closed: BaseException | None = None
-        # A signal handler or a finalizer that submits may come in between, on the same thread.
-        self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
+        self.lock = threading.RLock()  # the core's too (`parkade.core_locks`)
+        self._room = threading.Condition(self.lock)
         self._threads_waiting = 0
         self._loops_waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
@@ -54,7 +53,7 @@ class Inbox:
             self.valve.close()
         self._fail_all(error)
         self.leave(0)
-        with self._lock:
+        with self.lock:
             self._room.notify_all()
 
     def _fail_all(self, error: BaseException) -> None:
@@ -69,7 +68,7 @@ class Inbox:
 
     def enter(self, size: int) -> None:
         """Waits until `size` more bytes may be undecided; more than the bound goes in alone."""
-        with self._lock:
+        with self.lock:
             while self._is_full(size):
                 self._threads_waiting += 1
                 try:
@@ -93,7 +92,7 @@ class Inbox:
         waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None,
     ) -> bool:
         """`enter` where nobody has to wait; else False, and `waiting` is told when to try again."""
-        with self._lock:
+        with self.lock:
             if not self._is_full(size):
                 self._bytes += size
                 return True
@@ -108,7 +107,7 @@ class Inbox:
 
     def leave(self, size: int) -> None:
         """So many bytes have been decided."""
-        with self._lock:
+        with self.lock:
             self._bytes -= size
             if self._threads_waiting:
                 self._room.notify_all()

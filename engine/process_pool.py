@@ -89,7 +89,7 @@ class ProcessPool:
         self._places = [ProcessPlace(self) for _ in range(count)]
         self._waiting: deque[Run] = deque()
         self._watched = dict.fromkeys(self._places, _Watched(None, {}))
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # the core's too (`parkade.core_locks`)
         self._requests: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._alarm: socket.socket | None = None
@@ -135,7 +135,7 @@ class ProcessPool:
         return [process.pid for process in processes if process is not None]
 
     def _request(self, request: Callable[[], None], *, is_work: bool = False) -> None:
-        with self._lock:
+        with self.lock:
             if self._thread is None:
                 if not is_work:
                     return  # nothing was ever begun
@@ -172,7 +172,7 @@ class ProcessPool:
                 except Exception as error:
                     text = "the processes of handlers are looked after again after an error"
                     tell(_log, logging.ERROR, text, error=error)
-        with self._lock:
+        with self.lock:
             alarm, self._alarm = self._alarm, None
         bell.close()
         if alarm is not None:

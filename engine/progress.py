@@ -26,13 +26,13 @@ class ProgressBoard:
     """By shard and serial; the latest wins. Written from any thread, taken by the core thread."""
 
     def __init__(self, shard_count: int) -> None:
-        self._lock = threading.RLock()  # a finalizer may tell of some too
+        self.lock = threading.RLock()  # the core's too; a finalizer may tell of some in between
         self._latest: list[dict[int, Bookmark]] = [{} for _ in range(shard_count)]
         self._taken_ms = [0] * shard_count
 
     def put(self, shard: int, serial: int, fence: int, progress: ProgressNote) -> None:
         """An attempt tells how far it is."""
-        with self._lock:
+        with self.lock:
             self._latest[shard][serial] = Bookmark(serial, fence, progress=progress)
 
     def of(self, serial: int, fence: int, shard: int) -> ProgressNote | None:
@@ -55,7 +55,7 @@ class ProgressBoard:
         """What goes along with these records; first of the tickets that they are about."""
         latest = self._latest[shard]
         named = {getattr(record, "serial", None) for record in records}
-        with self._lock:
+        with self.lock:
             waiting = list(latest)
             serials: Iterable[int] = [serial for serial in waiting if serial in named]
             if mono_ms - self._taken_ms[shard] >= PROGRESS_MS_MIN:

@@ -116,7 +116,7 @@ class Runs:
         self._clock = clock
         self._table: dict[tuple[int, int], Run] = {}
         self._zombies: dict[tuple[int, int], Run] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # the core's too (`parkade.core_locks`)
         self._outcomes: deque[Outcome] = deque()
         self._handing_over = threading.Lock()
         self._making = threading.RLock()  # attempts, for whoever asks first: a finalizer may too
@@ -126,7 +126,7 @@ class Runs:
     # --------------------------------------------------------------------- for the executor
 
     def add(self, runs: Sequence[Run]) -> None:
-        with self._lock:
+        with self.lock:
             for run in runs:
                 self._table[run.key] = run
 
@@ -135,7 +135,7 @@ class Runs:
 
     def all(self) -> list[Run]:
         """Every run that has no outcome yet."""
-        with self._lock:
+        with self.lock:
             return list(self._table.values())
 
     @property
@@ -145,12 +145,12 @@ class Runs:
 
     def zombies(self) -> list[Run]:
         """Every run that was given up and whose handler has not ended."""
-        with self._lock:
+        with self.lock:
             return list(self._zombies.values())
 
     def give_up(self, run: Run, settle: Callable[[], Outcome]) -> None:
         """Ends a run from outside, as `settle` says, whatever its handler does from now on."""
-        with self._lock:
+        with self.lock:
             if self.is_closed or self._table.get(run.key) is not run:
                 return
             del self._table[run.key]
@@ -163,7 +163,7 @@ class Runs:
             outcome = self.settler.untold(run.job, error)
         if run.has_begun:
             outcome = msgspec.structs.replace(outcome, lives_on=True)
-        with self._lock:
+        with self.lock:
             run.is_told = True
             self._outcomes.append(outcome)
             if run.last_word is not None:
@@ -175,7 +175,7 @@ class Runs:
 
     def close(self) -> None:
         """Nothing begins any more, and no outcome is wanted."""
-        with self._lock:
+        with self.lock:
             if not self.is_closed and self.salt:
                 left = [run for run in self._table.values() if run.has_begun]
                 OUTLIVING.leave(self.salt, left + list(self._zombies.values()))
@@ -185,7 +185,7 @@ class Runs:
 
     def claim(self, run: Run) -> bool:
         """Whether the run may begin; it has not been lost with its loop, or given back."""
-        with self._lock:
+        with self.lock:
             if self._table.get(run.key) is not run or self.is_closed:
                 return False
             run.has_begun = True
@@ -217,7 +217,7 @@ class Runs:
         """Takes the run out, and lays its outcome ready for `hand_over`; False: nobody wants it
         any more. Also of a zombie, whose end is told though its outcome counts for nothing."""
         run.attempt = None  # it knows its run: together they would wait for the garbage collector
-        with self._lock:
+        with self.lock:
             if self.is_closed:
                 OUTLIVING.end(self.salt, run)
                 return False
@@ -245,7 +245,7 @@ class Runs:
             if run.is_given_up:
                 self.finish(run, Outcome(*run.key, "lease"))
                 continue
-            with self._lock:
+            with self.lock:
                 if self._table.pop(run.key, None) is not run:
                     continue
             settle = self.settler.lost if run.has_begun else self.settler.given_back

@@ -232,6 +232,10 @@ class Runtime:
                 failure = shard_error(self.directory.path, shard.number, error)
                 tell(_storage_log, logging.CRITICAL, "%s", failure)
                 shard.refuse(error)
+        locks = [self.host.inbox.lock, self.serials.lock, self.progress.lock]
+        self.host.caller_frames.core_locks.add([*locks, *self.executor.locks])
+        if self.host.inbox.valve is not None:
+            self.host.caller_frames.core_locks.add([self.host.inbox.valve.lock])
         self.asker = self._port.asker = Asker(
             self.host.inbox, self.drive, self.host.caller_frames.check
         )

@@ -30,15 +30,15 @@ class Serials:
         self._lease_until = lease_until
         self._half = lease_until - SERIAL_LEASE // 2
         self._ask_lease = ask_lease
-        # A signal handler or a finalizer that submits may come in between, on the same thread.
-        self._lock = threading.RLock()
+        # A child may be placed in between on the same thread, and the core thread places some too.
+        self.lock = threading.RLock()
         self._is_asked = False
         self._asked_at = first
 
     def take(self, count: int, now_ms: int) -> int:
         """The first of `count` serials in a row."""
         timed = (now_ms if 0 <= now_ms <= TIME_MS_MAX else _believable(now_ms)) << 20
-        with self._lock:
+        with self.lock:
             after = self._last + 1
             first = timed if timed > after else after
             if first + count > self._lease_until - RESERVE:
@@ -54,18 +54,18 @@ class Serials:
 
     def next_lease(self, now_ms: int) -> int:
         """The end of the lease to ask for now."""
-        with self._lock:
+        with self.lock:
             return min(max(self._last + 1, _believable(now_ms) << 20) + SERIAL_LEASE, SERIAL_MAX)
 
     def extend(self, until: int) -> None:
         """A lease is durable."""
-        with self._lock:
+        with self.lock:
             self._lease_until = max(self._lease_until, until)
             self._half = self._lease_until - SERIAL_LEASE // 2
             self._is_asked = False
 
     def lease_failed(self) -> None:
         """It could not be had now. It is asked for again in a minute or so."""
-        with self._lock:
+        with self.lock:
             self._half = self._asked_at + RETRY
             self._is_asked = False

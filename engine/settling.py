@@ -84,7 +84,7 @@ class Settler:
         self._clock = clock
         self._entropy = entropy
         self.result_bytes_max = result_bytes_max
-        self._folding = Folding()
+        self.folding = Folding()
         # Whether an error counts against the target; the engine's breakers say.
         self.trips: Callable[[Job, BaseException], bool] = _never
 
@@ -343,7 +343,7 @@ class Settler:
             folded = 0
             if level == logging.WARNING:
                 kind = (job.task.name, outcome.kind, outcome.error.type if outcome.error else "")
-                told = self._folding.take(kind, self._clock.monotonic_ms())
+                told = self.folding.take(kind, self._clock.monotonic_ms())
                 if told is None:
                     return
                 folded = told

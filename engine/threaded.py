@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import TypeAlias
 
+from parkade.core_locks import CoreLock
 from parkade.runs import Run, Runs
 from parkade.shard.commands import Outcome
 from parkade.threads import ThreadPool
@@ -23,6 +24,11 @@ class ThreadedPlace:
     def __init__(self, runs: Runs, make_pool: MakePool) -> None:
         self._runs = runs
         self._pool = make_pool(self._attend, runs.refuse)
+
+    @property
+    def lock(self) -> CoreLock:
+        """Of its pool."""
+        return self._pool.lock
 
     def put(self, runs: Sequence[Run]) -> None:
         self._pool.put(runs)

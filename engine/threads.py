@@ -37,7 +37,7 @@ class ThreadPool(Generic[T]):
         self._thread_count = thread_count
         self._attend = attend
         self._refuse = refuse
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # the core's too (`parkade.core_locks`)
         self._work: deque[T] = deque()
         self._parked: list[threading.Lock] = []  # the last to park is the first to wake
         self._count = 0
@@ -46,7 +46,7 @@ class ThreadPool(Generic[T]):
 
     def put(self, work: Sequence[T]) -> None:
         """Takes work; never waits for a handler."""
-        with self._lock:
+        with self.lock:
             self._work.extend(work)
             is_spawning = self._rouse()
         if is_spawning:
@@ -54,7 +54,7 @@ class ThreadPool(Generic[T]):
 
     def close(self) -> None:
         """Lets the threads end as they become free; what has not begun never will."""
-        with self._lock:
+        with self.lock:
             self._is_closed = True
             self._work.clear()
             parked, self._parked = self._parked, []
@@ -84,7 +84,7 @@ class ThreadPool(Generic[T]):
         try:
             threading.Thread(target=self._run, name=name, daemon=True).start()
         except Exception as error:  # the system gives no more threads, or the interpreter ends
-            with self._lock:
+            with self.lock:
                 self._is_rousing = False
                 self._count -= 1
                 stranded = [] if self._count else list(self._work)
@@ -105,7 +105,7 @@ class ThreadPool(Generic[T]):
         was_roused = True
         while True:
             piece, is_spawning = None, False
-            with self._lock:
+            with self.lock:
                 if was_roused:
                     self._is_rousing = was_roused = False
                 if self._is_closed:

@@ -281,7 +281,7 @@ def test_a_finalizer_that_runs_on_a_thread_of_the_engine_stops_nobody(tmp_path: 
         ticket = task.options(delay="1h").submit(1)
 
         def finalize() -> None:
-            for call in (lambda: task.submit(2), ticket.info):
+            for call in (lambda: task.submit(2), ticket.info, engine.stats):
                 try:
                     call()
                 except SubmitReentered as error:
@@ -290,7 +290,7 @@ def test_a_finalizer_that_runs_on_a_thread_of_the_engine_stops_nobody(tmp_path: 
         runtime.host.call(finalize)
         shard = runtime.shards[0]
         runtime.host.post(shard.io.call, finalize, lambda _, error: None)
-        when(engine, lambda _: len(refused) == 4)
+        when(engine, lambda _: len(refused) == 6)
         assert task.submit(3).result("20s") == 3
 
 

@@ -131,6 +131,26 @@ def test_progress_is_told_at_any_moment() -> None:
         assert [note.serial for note in taken][:2] == [1, 2]
 
 
+def test_whoever_has_a_lock_that_the_core_thread_wants_does_not_wait_for_that(
+    tmp_path: Path,
+) -> None:
+    with make(tmp_path / "data", max_ready=5) as engine:
+        task = engine.task(name="task")(lambda: None)
+        ticket = task.options(delay="1h").submit()
+        runtime = runtime_of(engine)
+        valve = runtime.host.inbox.valve
+        assert valve is not None
+        locks: list[Any] = [runtime.host.inbox.lock, valve.lock, runtime.serials.lock]
+        calls: list[Callable[[], object]] = [
+            task.submit, ticket.info, ticket.cancel, engine.stats, lambda: engine.pause(task="task")
+        ]  # fmt: skip
+        for lock in [*locks, runtime.progress.lock, *runtime.executor.locks]:
+            for call in calls:
+                with lock, pytest.raises(SubmitReentered):
+                    call()
+        assert task.submit().result() is None
+
+
 def test_a_stop_in_the_midst_of_a_stop_changes_nothing(tmp_path: Path) -> None:
     with hold_handlers() as gate, make(tmp_path / "data") as engine:
 

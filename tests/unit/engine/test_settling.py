@@ -487,7 +487,7 @@ def test_kinds_of_warnings_without_end_take_bounded_memory(bench: Bench) -> None
     for n in range(3_000):
         kind = type(f"Error{n}", (ValueError,), {})
         bench.settler.not_run(bench.job(), kind())
-    assert len(bench.settler._folding._seen) <= 1_024
+    assert len(bench.settler.folding._seen) <= 1_024
 
 
 def test_a_log_filter_that_raises_costs_no_outcome(bench: Bench) -> None:
