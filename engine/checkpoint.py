@@ -13,7 +13,6 @@ import msgspec
 from parkade.index_keys import (
     index_keys,
     key_prefix,
-    state_prefix,
     task_digest,
     task_prefix,
 )
@@ -114,8 +113,7 @@ class Checkpoint:
         batch.fresh_keys += keys
         batch.fresh_heads += encode_plain(task, drafts)
         batch.fresh_bodies += [draft.payload for draft in drafts]
-        for prefix in (task_prefix(task, PENDING), state_prefix(PENDING)):
-            batch.index_runs.setdefault(prefix, []).extend(keys)
+        batch.listed[task_prefix(task, PENDING)] += serials
         if lined:
             if len(lined) == len(self._flight.plain):  # as in a crowd of one task
                 batch.fresh_lane_keys += pack_lane_keys(lane_number, dues_ms, serials)
@@ -135,7 +133,6 @@ class Checkpoint:
         and asleep, or done. This is what parking and lives cost."""
         batch, lane_number = self.batch, 0
         serials = [ticket.serial for ticket in tickets]
-        keys = pack_serials(serials)
         batch.heads.update(zip(serials, map(encode_ticket, tickets), strict=True))
         if state == PENDING:
             lane_number = self._core.lane_number(tickets[0].lane)
@@ -148,29 +145,24 @@ class Checkpoint:
             batch.ended += [
                 pack_ended(state, digest, ticket.finished_ms, ticket.serial) for ticket in tickets
             ]
-        for prefix in (task_prefix(task, state), state_prefix(state)):
-            batch.index_runs.setdefault(prefix, []).extend(keys)
-        for serial_key, ticket in zip(keys, tickets, strict=True):
-            if ticket.key is not None:
-                batch.index_puts.append(key_prefix(ticket.key) + serial_key)
+        batch.listed[task_prefix(task, state)] += serials
+        batch.index_puts += [
+            key_prefix(ticket.key) + ticket.serial.to_bytes(8, "big")
+            for ticket in tickets
+            if ticket.key is not None
+        ]
         self.placed.update(dict.fromkeys(serials, lane_number))
 
     def _write_ended(self, ended: list[tuple[Ticket, StoredAt]]) -> None:
         """What `_write` does, for those that the store has as pending, and that are done."""
-        tickets = [ticket for ticket, _ in ended]
-        for task, listed in groupby(tickets, attrgetter("task")):
-            self._write_plain(task, DONE, list(listed))
         batch = self.batch
+        for task, listed in groupby([ticket for ticket, _ in ended], attrgetter("task")):
+            tickets = list(listed)
+            self._write_plain(task, DONE, tickets)
+            batch.unlisted[task_prefix(task, PENDING)] += [ticket.serial for ticket in tickets]
         batch.leaves += [
             pack_entry(at.due_ms, ticket.serial, at.first_due_ms, at.lane_number, NEGATIVE)
             for ticket, at in ended
-        ]
-        keys = pack_serials([ticket.serial for ticket in tickets])
-        of_all = state_prefix(PENDING)
-        batch.index_deletes += [
-            prefix + key
-            for ticket, key in zip(tickets, keys, strict=True)
-            for prefix in (task_prefix(ticket.task, PENDING), of_all)
         ]
 
     def _write(self, serial: int, ticket: Ticket) -> None:
@@ -188,13 +180,17 @@ class Checkpoint:
 
     def _index(self, serial: int, ticket: Ticket, stored: StoredAt | None) -> None:
         batch, serial_key, state = self.batch, serial.to_bytes(8, "big"), ticket.state
-        new = index_keys(serial_key, ticket, state, ticket.group)
+        new = index_keys(serial_key, ticket, ticket.group)
         if stored is None:
             batch.index_puts += new
         else:
-            old = index_keys(serial_key, ticket, stored.state, stored.group)
+            old = index_keys(serial_key, ticket, stored.group)
             batch.index_puts += [key for key in new if key not in old]
             batch.index_deletes += [key for key in old if key not in new]
+        if stored is None or stored.state != state:
+            batch.listed[task_prefix(ticket.task, state)].append(serial)
+            if stored is not None:
+                batch.unlisted[task_prefix(ticket.task, stored.state)].append(serial)
         if state not in (PENDING, RUNNING):
             self._note_end(serial, ticket)
 
@@ -269,7 +265,8 @@ class Checkpoint:
         self.batch.heads[serial] = None
         gone = self._flight.gone[serial]
         serial_key = serial.to_bytes(8, "big")
-        self.batch.index_deletes += index_keys(serial_key, gone, stored.state, stored.group)
+        self.batch.unlisted[task_prefix(gone.task, stored.state)].append(serial)
+        self.batch.index_deletes += index_keys(serial_key, gone, stored.group)
         self._leave(serial, stored, gone.key)
 
     def _build_rest(self) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from parkade.index_keys import index_keys, task_digest
+from parkade.index_keys import index_keys, task_digest, task_prefix
 from parkade.limits import RESHARD_BATCH_BYTES
 from parkade.shard import encode_lane
 from parkade.shard.commands import UniqueRow
@@ -141,9 +141,8 @@ class _Table:
             batch.bodies[serial] = body
         for fence, row in history:
             batch.history[serial, fence] = row
-        batch.index_puts += index_keys(
-            serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group
-        )
+        batch.listed[task_prefix(ticket.task, ticket.state)].append(serial)
+        batch.index_puts += index_keys(serial.to_bytes(8, "big"), ticket, ticket.group)
         if ticket.state == PENDING:
             _place(hand, ticket)
         elif ticket.state != RUNNING:

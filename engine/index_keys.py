@@ -1,7 +1,9 @@
-"""The keys of the secondary indexes: a kind byte, digests of names, then the serial, big-endian.
+"""The prefixes under which the store has serials: a kind byte, then digests of names.
 
-`s` task and state, `d` state of all tasks, `k` key, `c` target, `t` a tag that was opted in, `g`
-group of a dead ticket. A digest may collide: who walks an index looks at the head again.
+`s` task and state, a listing of every ticket; `k` key, `c` target, `t` a tag that was opted in, `g`
+group of a dead ticket, which are indexes: there the serial, big-endian, ends a row's key. A digest
+may collide: who walks any of them looks at the head again. `d`, a state, is nowhere in the store:
+it stands for the listings of all tasks in that state.
 """
 
 from functools import lru_cache
@@ -11,11 +13,11 @@ from parkade.shard.ticket import Ticket
 from parkade.store.record import Options
 
 __all__ = [
-    "GROUP_KIND", "group_prefix", "index_keys", "key_prefix", "state_prefix", "tag_prefix",
-    "target_prefix", "task_digest", "task_prefix",
+    "GROUP_KIND", "LISTING_KIND", "STATE_KIND", "group_prefix", "index_keys", "key_prefix",
+    "state_prefix", "tag_prefix", "target_prefix", "task_digest", "task_prefix",
 ]  # fmt: skip
 
-GROUP_KIND = b"g"
+LISTING_KIND, STATE_KIND, GROUP_KIND = b"s", b"d", b"g"
 
 
 @lru_cache(maxsize=4_096)
@@ -25,12 +27,12 @@ def task_digest(task: str) -> bytes:
 
 @lru_cache(maxsize=4_096)
 def task_prefix(task: str, state: int) -> bytes:
-    return b"s" + task_digest(task) + bytes((state,))
+    return LISTING_KIND + task_digest(task) + bytes((state,))
 
 
 @lru_cache(maxsize=16)
 def state_prefix(state: int) -> bytes:
-    return b"d" + bytes((state,))
+    return STATE_KIND + bytes((state,))
 
 
 def key_prefix(key: str) -> bytes:
@@ -52,12 +54,9 @@ def group_prefix(group: bytes) -> bytes:
     return GROUP_KIND + group
 
 
-def index_keys(
-    serial_key: bytes, ticket: Ticket, state: int, group: bytes | None = None
-) -> list[bytes]:
-    """Every index key of a ticket in `state` and `group`; `serial_key` is its serial's 8 big-endian
-    bytes."""
-    keys = [task_prefix(ticket.task, state) + serial_key, state_prefix(state) + serial_key]
+def index_keys(serial_key: bytes, ticket: Ticket, group: bytes | None = None) -> list[bytes]:
+    """Every index key of a ticket in `group`; `serial_key` is its serial's 8 big-endian bytes."""
+    keys: list[bytes] = []
     if ticket.key is not None:
         keys.append(key_prefix(ticket.key) + serial_key)
     if group is not None:

@@ -4,11 +4,19 @@ Each read is one short snapshot and says which LSN it saw. A row that fails its 
 damaged ticket, reported apart; anything else that is wrong raises `Damage`.
 """
 
+import heapq
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
-from parkade.index_keys import GROUP_KIND, group_prefix
+from parkade.index_keys import (
+    GROUP_KIND,
+    LISTING_KIND,
+    STATE_KIND,
+    group_prefix,
+    task_prefix,
+)
 from parkade.shard.commands import Loaded, Need, UniqueRow
 from parkade.shard.commands import Parked as ParkedTicket
 from parkade.shard.history import AttemptRow, HistoryDamage, decode_attempt
@@ -34,6 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 NO_ROWS = Rows({}, [])
+WALK_PAGE = 256
 END_PAGE = 16  # serials of a group that are looked at together, from either end
 _decode_unique = msgspec.msgpack.Decoder(UniqueRow).decode
 _decode_draft = msgspec.msgpack.Decoder(Submitted).decode
@@ -244,26 +253,18 @@ class StoreReader:
         """Tickets that fit, with serials from `floor` to below `before`: of the shortest of some
         indexes, each of them a few prefixes; of the table where there are none."""
         with self.store.snapshot() as snapshot:
-            prefixes = _shortest(snapshot, indexes)
             found = Heads(snapshot.commit, [], 0, before)
-            while len(found.tickets) < count and found.walked < walk_max:
-                assert found.last is not None
-                count_max = min(256, walk_max - found.walked)
-                serials = _serials(snapshot, prefixes, found.last, count_max)
-                if not serials:
-                    found.last = None
+            for serial in _newest_of(snapshot, _shortest(snapshot, indexes), before):
+                if serial < floor:
                     break
-                for serial in serials:
-                    if serial < floor:
-                        found.last = None
-                        return found
-                    found.walked += 1
-                    found.last = serial
-                    ticket = _head(snapshot, serial)
-                    if ticket is not None and fits(ticket):
-                        found.tickets.append(ticket)
-                        if len(found.tickets) == count:
-                            break
+                found.walked += 1
+                found.last = serial
+                ticket = _head(snapshot, serial)
+                if ticket is not None and fits(ticket):
+                    found.tickets.append(ticket)
+                if len(found.tickets) == count or found.walked == walk_max:
+                    return found
+            found.last = None
             return found
 
     def group_counts(self, after: bytes, limit: int) -> GroupCounts:
@@ -283,7 +284,12 @@ class StoreReader:
             for group in groups:
                 prefix = group_prefix(group)
                 ends = (
-                    _first_fit(_newest_first(snapshot, prefix), snapshot, group, passed_over),
+                    _first_fit(
+                        _newest_first(snapshot, prefix, 1 << 64, END_PAGE),
+                        snapshot,
+                        group,
+                        passed_over,
+                    ),
                     _first_fit(_oldest_first(snapshot, prefix), snapshot, group, passed_over),
                 )
                 found.ends[group] = [ticket for ticket in ends if ticket is not None]
@@ -340,29 +346,49 @@ def _shortest(snapshot: Snapshot, indexes: Sequence[Sequence[bytes]]) -> Sequenc
     """The index with the fewest rows, without its empty prefixes; None: there is no index."""
     if not indexes:
         return None
-    counted = [[(snapshot.count(prefix), prefix) for prefix in index] for index in indexes]
-    shortest = min(counted, key=lambda index: sum(count for count, _ in index))
+    listed = {
+        task_prefix(task, state): count for (task, state), count in snapshot.counters().items()
+    }
+
+    def counted(prefix: bytes) -> list[tuple[int, bytes]]:
+        if prefix.startswith(STATE_KIND):
+            return [(listed[one], one) for one in listed if one.endswith(prefix[1:])]
+        if prefix.startswith(LISTING_KIND):
+            return [(listed.get(prefix, 0), prefix)]
+        return [(snapshot.count(prefix), prefix)]
+
+    counts = [list(chain.from_iterable(map(counted, index))) for index in indexes]
+    shortest = min(counts, key=lambda index: sum(count for count, _ in index))
     return [prefix for count, prefix in shortest if count]
 
 
-def _serials(
-    snapshot: Snapshot, prefixes: Sequence[bytes] | None, before: int, limit: int
-) -> list[int]:
-    """Of the table, or of all prefixes together: a ticket is under one of them at most."""
+def _newest_of(snapshot: Snapshot, prefixes: Sequence[bytes] | None, before: int) -> Iterator[int]:
+    """Serials of the table, or of all prefixes together: a ticket is under one of them at most."""
     if prefixes is None:
-        return snapshot.serials(before=before, limit=limit)
-    end = before if before < 1 << 64 else None
-    pages = [snapshot.page(prefix, before=end, limit=limit) for prefix in prefixes]
-    if len(pages) == 1:
-        return pages[0]
-    return sorted((serial for page in pages for serial in page), reverse=True)[:limit]
+        return _newest_of_all(snapshot, before)
+    listings = snapshot.listings()
+    walks = [
+        listings.newest(prefix, before)
+        if prefix.startswith(LISTING_KIND)
+        else _newest_first(snapshot, prefix, before)
+        for prefix in prefixes
+    ]
+    return walks[0] if len(walks) == 1 else heapq.merge(*walks, reverse=True)
 
 
-def _newest_first(snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
-    before: int | None = None
-    while page := snapshot.page(prefix, limit=END_PAGE, before=before):
+def _newest_of_all(snapshot: Snapshot, before: int) -> Iterator[int]:
+    while page := snapshot.serials(before=before, limit=WALK_PAGE):
         yield from page
         before = page[-1]
+
+
+def _newest_first(
+    snapshot: Snapshot, prefix: bytes, before: int, limit: int = WALK_PAGE
+) -> Iterator[int]:
+    end = before if before < 1 << 64 else None
+    while page := snapshot.page(prefix, limit=limit, before=end):
+        yield from page
+        end = page[-1]
 
 
 def _oldest_first(snapshot: Snapshot, prefix: bytes) -> Iterator[int]:

@@ -12,7 +12,7 @@ from itertools import chain, islice
 import msgspec
 
 from parkade.checkpoint import BODY_RESULT
-from parkade.index_keys import index_keys, task_digest
+from parkade.index_keys import index_keys, task_digest, task_prefix
 from parkade.salvaging import Salvaged
 from parkade.shard.commands import UniqueRow
 from parkade.shard.history import HistoryDamage, decode_attempt
@@ -25,6 +25,7 @@ from parkade.store.batch import BOOKMARK_FENCE, Batch, Claim, pack_ended
 from parkade.store.bodies import whole_bodies
 from parkade.store.entry import EXPIRY, pack_entry
 from parkade.store.environment import MEANINGLESS
+from parkade.store.listings import unpack_blob
 from parkade.store.meta import (
     COUNTERS,
     MEMO,
@@ -215,9 +216,8 @@ class _Rebuild:
     def _place(self, batch: Batch, ticket: Ticket) -> None:
         serial = ticket.serial
         batch.heads[serial] = encode_ticket(ticket)
-        batch.index_puts += index_keys(
-            serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group
-        )
+        batch.listed[task_prefix(ticket.task, ticket.state)].append(serial)
+        batch.index_puts += index_keys(serial.to_bytes(8, "big"), ticket, ticket.group)
         if ticket.state == PENDING:
             lane = self.lanes.get(ticket.lane)
             if lane is None:
@@ -313,12 +313,15 @@ class _Rebuild:
     # ------------------------------------------------------------------ what is not there
 
     def _find_unreached(self) -> None:
-        """Tickets that an index knows, and whose heads were not met."""
-        for chunk in self._rows("indexes"):
+        """Tickets that are listed, and whose heads were not met."""
+        for row in chain.from_iterable(self._rows("listings")):
+            serials = unpack_blob(row.key, row.stored)
+            if serials is None:
+                self.out.notes.append(f"table listings: the row {row.key.hex()} is damaged")
+                continue
             with self.store.snapshot() as snapshot:
-                for row in chunk:
-                    serial = int.from_bytes(row.stored, "big")
-                    self._has_head(snapshot, serial, "an index knows it")
+                for serial in serials:
+                    self._has_head(snapshot, serial, "it is listed")
 
     def _check_heads(self) -> None:
         before = 1 << 64

@@ -103,7 +103,7 @@ def _say(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         last = b""
         if way == BACKWARD:
             for row in read_rows(target, table):
-                last = row.key + row.stored if table == "indexes" else row.key
+                last = row.key
         why, code = "it cannot be walked to its end", 0
         try:
             is_whole = salvage_step(directory, table, way, target, last)

@@ -15,7 +15,7 @@ from parkade.apart import ChildDied, lines_apart, serve_lines
 from parkade.checkpoint import BODY_PAYLOAD, BODY_RESULT
 from parkade.clock import SystemClock
 from parkade.house import HOUSE_NUMBER, read_state
-from parkade.index_keys import index_keys
+from parkade.index_keys import index_keys, task_prefix
 from parkade.keeping import COUNTED
 from parkade.onlooker import Onlooker
 from parkade.opening import records_of, shard_directory
@@ -232,7 +232,8 @@ def _head_facts(serial: int, head: bytes) -> HeadFacts | None:
         expiry_ms=expiry_of(ticket) if ticket.state == PENDING else None,
         key=ticket.key,
         ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
-        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
+        listed_under=task_prefix(ticket.task, ticket.state),
+        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.group)),
         body_kind=_BODY_KINDS.get(ticket.state),
     )
 

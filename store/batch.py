@@ -5,6 +5,7 @@ adds checksums, finds out where a ticket was, and writes all of it in one transa
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -94,10 +95,11 @@ class Batch:
 
     # by 16-byte name
     uniques: dict[bytes, Claim | None] = field(default_factory=dict[bytes, Claim | None])
+    # By prefix, each serial once: those that are listed under it from now on, or no longer
+    listed: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    unlisted: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     # prefix, then the 8 bytes of the serial
     index_puts: list[bytes] = field(default_factory=list[bytes])
-    # by prefix, of many tickets at once: the 8 bytes of each serial
-    index_runs: dict[bytes, list[bytes]] = field(default_factory=dict[bytes, list[bytes]])
     index_deletes: list[bytes] = field(default_factory=list[bytes])
     ended: list[bytes] = field(default_factory=list[bytes])  # of `pack_ended`, for retention
     # keys of its blobs that are of no more use
@@ -120,5 +122,6 @@ class Batch:
         entries = len(self.agenda) + len(self.leaves) + len(self.lane_rows)
         entries += len(self.fresh_lane_keys)
         entries += len(self.keyed_leaves) + sum(1 + len(key) // 16 for key, _ in self.wait_rows)
-        indexed = len(self.index_puts) + sum(map(len, self.index_runs.values()))
-        return sealed + 48 * entries + 24 * (indexed + len(self.ended))
+        entries_of_tables = len(self.index_puts) + len(self.ended)
+        listed = sum(map(len, (*self.listed.values(), *self.unlisted.values())))
+        return sealed + 48 * entries + 24 * (entries_of_tables + listed)

@@ -67,6 +67,7 @@ class Tables(NamedTuple):
     outbox: lmdb._Database
     uniques: lmdb._Database
     unique_ends: lmdb._Database
+    listings: lmdb._Database
     indexes: lmdb._Database
     ended: lmdb._Database
     meta: lmdb._Database

@@ -25,15 +25,14 @@ __all__ = [
     "salvage_step",
 ]
 
-TABLES = ("meta", "heads", "bodies", "history", "uniques", "outbox", "indexes")
+TABLES = ("meta", "heads", "bodies", "history", "uniques", "outbox", "listings")
 FORWARD, BACKWARD = "forward", "backward"
-ALL_STATES_KIND = b"d"  # of the table of indexes: every ticket is under one of its prefixes
 
 _ROW = struct.Struct(">BII")
 
 
 class SalvagedRow(NamedTuple):
-    """`stored` is with its checksum. Of `indexes` the key is a prefix and `stored` a serial."""
+    """`stored` is with its checksum."""
 
     table: str
     key: bytes
@@ -51,14 +50,11 @@ def salvage_step(directory: str, table: str, way: str, target: str, last: bytes)
     environment = open_plain(directory)
     try:
         number = TABLES.index(table)
-        is_indexes = table == "indexes"
-        handle = environment.open_db(
-            table.encode(), create=False, dupsort=is_indexes, dupfixed=is_indexes
-        )
+        handle = environment.open_db(table.encode(), create=False)
         with environment.begin() as transaction:
             cursor = transaction.cursor(handle)
             walk = _walk_back if way == BACKWARD else _walk
-            return walk(cursor, is_indexes, last, lambda row: _write(descriptor, number, row))
+            return walk(cursor, last, lambda row: _write(descriptor, number, row))
     finally:
         os.close(descriptor)
         environment.close()
@@ -66,20 +62,16 @@ def salvage_step(directory: str, table: str, way: str, target: str, last: bytes)
 
 def _walk(
     cursor: "lmdb.Cursor[bytes]",
-    is_indexes: bool,
     last: bytes,
     take: Callable[[tuple[bytes, bytes]], None],
 ) -> bool:
     try:
-        is_there = cursor.set_range(ALL_STATES_KIND) if is_indexes else cursor.first()
+        is_there = cursor.first()
         while is_there:
             key, stored = cursor.item()
-            place = key + stored if is_indexes else key
-            if is_indexes and not key.startswith(ALL_STATES_KIND):
-                return True
-            if place <= last:
+            if key <= last:
                 return False  # damaged pages lead back
-            last = place
+            last = key
             take((key, stored))
             is_there = cursor.next()
     except lmdb.Error:
@@ -89,7 +81,6 @@ def _walk(
 
 def _walk_back(
     cursor: "lmdb.Cursor[bytes]",
-    is_indexes: bool,
     last: bytes,
     take: Callable[[tuple[bytes, bytes]], None],
 ) -> bool:
@@ -98,12 +89,10 @@ def _walk_back(
         is_there = cursor.last()
         while is_there:
             key, stored = cursor.item()
-            place = key + stored if is_indexes else key
-            if place <= last or (before is not None and place >= before):
+            if key <= last or (before is not None and key >= before):
                 return False
-            before = place
-            if not is_indexes or key.startswith(ALL_STATES_KIND):
-                take((key, stored))
+            before = key
+            take((key, stored))
             is_there = cursor.prev()
     except lmdb.Error:
         return False

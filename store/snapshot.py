@@ -17,6 +17,7 @@ from parkade.store.entry import Position
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
 from parkade.store.glance import Glance, glance
+from parkade.store.listings import ListingReader
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
@@ -255,6 +256,10 @@ class Snapshot:
         """How many serials are under an index prefix; kept, not counted."""
         cursor = self.transaction.cursor(self.tables.indexes)
         return cursor.count() if cursor.set_key(prefix) else 0
+
+    def listings(self) -> ListingReader:
+        """Which tickets are listed under the prefixes that all of them enter and leave."""
+        return ListingReader(self.transaction, self.tables.listings, self.path)
 
     def serials(self, *, before: int, limit: int) -> list[int]:
         """Of all tickets there are: newest first, from below `before`."""

@@ -6,7 +6,7 @@ accept that the file grows meanwhile.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 from lmdb import _Database
@@ -15,6 +15,7 @@ from parkade.store.bodies import SERIAL_BYTES, cut_count, kind_of, rest_keys
 from parkade.store.entry import EXPIRY, NEGATIVE, unpack_entry
 from parkade.store.environment import INDEX_SERIAL_BYTES
 from parkade.store.errors import Damage
+from parkade.store.listing_check import ListingCheck
 from parkade.store.rows import unseal
 from parkade.store.snapshot import Snapshot
 from parkade.store.sweep import AgendaReader
@@ -38,6 +39,7 @@ class HeadFacts(NamedTuple):
     key: str | None = None
     expiry_ms: int | None = None  # where the agenda has a mark for it
     ended_ms: int | None = None  # when it ended, if retention is to find it by that
+    listed_under: bytes | None = None  # the prefix of its listing
     index_keys: tuple[bytes, ...] = ()  # prefix and serial, as they were put
     body_kind: int | None = None  # with which byte its body must begin; None: nothing is asked
 
@@ -115,9 +117,12 @@ class _Walk:
             yield Problem("agenda", None, damage.reason)
         yield from self._lanes(deep)
         yield from self._waits(deep)
+        listings = ListingCheck(self._transaction, self._tables.listings, self._snapshot.path)
+        for text in listings.rows():
+            yield Problem("listings", None, text)
         if deep:
             yield from self._ended()
-            marks_wanted = yield from self._heads()
+            marks_wanted = yield from self._heads(listings)
             if not self._to_forget.is_same(self._noted):
                 yield Problem("ended", None, "what has ended is not what is noted to be forgotten")
             if is_sound and marks_wanted != self._marks:
@@ -297,8 +302,8 @@ class _Walk:
         key = serial.to_bytes(8, "big")
         return self._transaction.get(key, db=self._tables.heads) is not None
 
-    def _heads(self) -> Generator[Problem, None, int]:
-        """Every head, and what it promises of the indexes; then the sums over all of them.
+    def _heads(self, listings: ListingCheck) -> Generator[Problem, None, int]:
+        """Every head, and what it promises of listings and indexes; then the sums over all of them.
 
         Returns how many marks the agenda should have.
         """
@@ -325,11 +330,17 @@ class _Walk:
                     yield Problem("bodies", serial, "what it was to do, or gave, is not there")
                 elif kind_of(bodies.value()) != facts.body_kind:
                     yield Problem("bodies", serial, "its body is of another kind than it says")
+            if facts.listed_under is not None:
+                extra, is_listed = listings.meet(facts.listed_under, serial)
+                yield from self._unasked(extra)
+                if not is_listed:
+                    yield Problem("listings", serial, "it is not listed under its state")
             for index_key in facts.index_keys:
                 split = len(index_key) - INDEX_SERIAL_BYTES
                 if not indexes.set_key_dup(index_key[:split], index_key[split:]):
                     yield Problem("indexes", serial, f"no row {index_key.hex()}")
                 index_rows += 1
+        yield from self._unasked(listings.rest())
         stored_rows = self._transaction.stat(self._tables.indexes)["entries"]
         if stored_rows != index_rows:
             yield Problem(
@@ -348,6 +359,14 @@ class _Walk:
             ]
             yield Problem("meta", None, "; ".join(wrong))
         return marks
+
+    def _unasked(self, serials: Iterable[int]) -> Iterator[Problem]:
+        """Those that are listed where their heads do not say so."""
+        for serial in serials:
+            if self._facts(serial) is not None:
+                yield Problem("listings", serial, "it is listed under a state that it is not in")
+            elif not self._has_head(serial):
+                yield Problem("listings", serial, "it is listed, and there is no ticket of it")
 
     def _lost(self) -> Iterator[Problem]:
         """Pending tickets with no place or more than one, found a slice of serials at a time."""

@@ -20,6 +20,7 @@ from parkade.store.bodies import CUT_BYTES_MIN, PageFill, cut_count, is_cut, res
 from parkade.store.entry import EXPIRY
 from parkade.store.environment import INDEX_SERIAL_BYTES, Tables
 from parkade.store.errors import Damage
+from parkade.store.listings import write_listings
 from parkade.store.meta import (
     COUNTERS,
     LANE_ROWS,
@@ -94,8 +95,8 @@ def write_batch(
 ) -> Written:
     """Write all of `batch` over `state`.
 
-    Raises `Damage` for a blob of the agenda, or the count of a lane, that fails its checksum, and
-    what LMDB raises.
+    Raises `Damage` for a blob of the agenda or of a listing, or the count of a lane, that fails its
+    checksum, and what LMDB raises.
     """
     written = _write_tickets(transaction, tables, batch)
     at("tickets")
@@ -120,6 +121,7 @@ def write_batch(
     written += _write_claims(transaction, tables, batch, numbers)
     written += _write_ended(transaction, tables, batch, numbers)
     _delete_keys(transaction, tables.ended, batch.spent)
+    write_listings(transaction, tables.listings, path, listed=batch.listed, unlisted=batch.unlisted)
     _write_indexes(transaction, tables, batch)
     _write_outbox(transaction, tables, batch)
     state = State(batch.lsn, batch.epoch, batch.settled_ms, numbers.next, file_bytes)
@@ -568,7 +570,7 @@ def _write_indexes(transaction: "Transaction[memoryview]", tables: Tables, batch
     for entry in sorted(batch.index_deletes):
         split = len(entry) - INDEX_SERIAL_BYTES
         transaction.delete(entry[:split], entry[split:], db=tables.indexes)
-    runs = {prefix: [*serials] for prefix, serials in batch.index_runs.items()}
+    runs: dict[bytes, list[bytes]] = {}
     for entry in batch.index_puts:
         runs.setdefault(entry[:-INDEX_SERIAL_BYTES], []).append(entry[-INDEX_SERIAL_BYTES:])
     cursor = transaction.cursor(tables.indexes)

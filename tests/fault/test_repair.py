@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.engines import checkpoint, make, runtime_of, when
-from kit.harm import harm_row, keys_of
+from kit.harm import delete_row, harm_row, keys_of
 from parkade import ConfigError, Engine, PayloadError, StorageFull, salvaging
 from parkade.cli.app import cli
 from parkade.repairing import Repair, repair
@@ -129,6 +129,24 @@ def test_a_bad_row_costs_its_ticket_and_is_named(left: tuple[Path, list[str]], t
         info = engine.ticket(lost.ticket).info()
         assert (info.state, info.dead_reason) == ("dead", "bad_payload")
         assert engine.dead.revive(lost.ticket, payload={"n": 5}).changed == 1
+
+
+@pytest.mark.parametrize("is_listing_whole", [True, False])
+def test_a_ticket_of_which_nothing_else_is_left_is_known_from_its_listing(
+    left: tuple[Path, list[str]], is_listing_whole: bool
+) -> None:
+    path, _ = left
+    key = keys_of(path, 1, "heads")[2]
+    for table in ("heads", "bodies"):
+        delete_row(path, 1, table, key)
+    if not is_listing_whole:
+        harm_row(path, 1, "listings", keys_of(path, 1, "listings")[0])
+    report = repaired(path)
+    told = {int.from_bytes(key, "big")} if is_listing_whole else set[int]()
+    assert lost_serials(report, "ticket") == told
+    notes = [note for part in report.parts for note in part.notes]
+    assert any("table listings" in note for note in notes) is not is_listing_whole
+    assert report.has_losses
 
 
 def test_a_lost_result_is_told_and_its_ticket_stays_done(tmp_path: Path) -> None:

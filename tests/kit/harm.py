@@ -9,7 +9,9 @@ import lmdb
 
 from parkade.store.rows import seal, unseal
 
-__all__ = ["blank_page", "first_key", "harm_row", "hide_rows", "keys_of", "write_row"]
+__all__ = [
+    "blank_page", "delete_row", "first_key", "harm_row", "hide_rows", "keys_of", "write_row",
+]  # fmt: skip
 
 PAGE_BYTES, PAGE_HEAD_BYTES, PAGE_IS_LEAF = 4096, 16, 0x02
 
@@ -43,6 +45,14 @@ def write_row(path: Path, shard: int, table: str, key: bytes, row: bytes) -> Non
         rows = store.open_db(table.encode(), create=False)
         with store.begin(write=True) as transaction:
             transaction.put(key, seal(key, row), db=rows)
+
+
+def delete_row(path: Path, shard: int, table: str, key: bytes) -> None:
+    """Takes one row away."""
+    with lmdb.open(str(path / f"shard-{shard:03d}/store"), max_dbs=32, lib_version=0) as store:
+        rows = store.open_db(table.encode(), create=False)
+        with store.begin(write=True) as transaction:
+            assert transaction.delete(key, db=rows)
 
 
 def hide_rows(path: Path, shard: int, table: str) -> int:

@@ -48,9 +48,12 @@ class Car(NamedTuple):
         first_due_ms, lane_number = self.first_due_ms, self.lane_number
         return pack_entry(self.expiry_ms, serial, first_due_ms, lane_number, flags | EXPIRY)
 
+    @property
+    def listed_under(self) -> bytes:
+        return listing_prefix(self.task, self.state)
+
     def index_keys(self, serial: int) -> tuple[bytes, ...]:
-        key = serial.to_bytes(8, "big")
-        return index_prefix(self.task, self.state) + key, b"d" + bytes([self.state]) + key
+        return (index_prefix(self.state) + serial.to_bytes(8, "big"),)
 
 
 @dataclass
@@ -74,8 +77,12 @@ class Content:
         return counts
 
 
-def index_prefix(task: str, state: int) -> bytes:
+def listing_prefix(task: str, state: int) -> bytes:
     return b"s" + digest(task) + bytes([state])
+
+
+def index_prefix(state: int) -> bytes:
+    return b"g" + bytes([state])
 
 
 def digest(task: str) -> bytes:
@@ -100,6 +107,7 @@ def decode(serial: int, head: bytes) -> HeadFacts | None:
         first_due_ms=car.first_due_ms,
         key=car.key,
         expiry_ms=car.expiry_ms,
+        listed_under=car.listed_under,
         index_keys=car.index_keys(serial),
     )
 
@@ -133,6 +141,7 @@ def diff(old: Content, new: Content, bounced: frozenset[int] = frozenset()) -> B
 def _change(batch: Batch, serial: int, before: Car | None, after: Car | None) -> None:
     batch.heads[serial] = None if after is None else encode(after)
     if before is not None:
+        batch.unlisted[before.listed_under].append(serial)
         batch.index_deletes += before.index_keys(serial)
         if before.expiry_ms is not None:
             batch.leaves.append(before.mark(serial, NEGATIVE))
@@ -143,6 +152,7 @@ def _change(batch: Batch, serial: int, before: Car | None, after: Car | None) ->
                 batch.keyed_leaves.append((before.key, before.entry(serial, NEGATIVE)))
     if after is None:
         return
+    batch.listed[after.listed_under].append(serial)
     batch.index_puts += after.index_keys(serial)
     if before is None or before.body != after.body:
         batch.bodies[serial] = after.body or None
@@ -227,7 +237,9 @@ def check_content(snapshot: Snapshot, content: Content) -> None:
         for state in (PENDING, RUNNING, DONE, DEAD):
             serials = [s for s, car in cars.items() if (car.task, car.state) == (task, state)]
             newest_first = sorted(serials, reverse=True)
-            assert snapshot.page(index_prefix(task, state), limit=100_000) == newest_first
+            listings, prefix = snapshot.listings(), listing_prefix(task, state)
+            assert list(listings.newest(prefix, 1 << 64)) == newest_first
+            assert list(listings.oldest(prefix)) == newest_first[::-1]
         done = sorted(
             (car.finished_ms, serial)
             for serial, car in cars.items()
@@ -235,6 +247,9 @@ def check_content(snapshot: Snapshot, content: Content) -> None:
         )
         ended = snapshot.ended().before(DONE, digest(task), 1 << 50, limit=100_000)
         assert sorted(ended.serials) == sorted(serial for _, serial in done)
+    for state in (PENDING, RUNNING, DONE, DEAD):
+        newest_first = sorted((s for s, car in cars.items() if car.state == state), reverse=True)
+        assert snapshot.page(index_prefix(state), limit=100_000) == newest_first
     queues = {(str(car.key), car.lane_number) for car in cars.values() if car.place == "waits"}
     assert sorted(snapshot.wait_queues()) == sorted(queues)
     assert snapshot.wait_row_count() == sum(car.place == "waits" for car in cars.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kit.model import PENDING
-from parkade.index_keys import index_keys
+from parkade.index_keys import index_keys, task_prefix
 from parkade.keeping import COUNTED
 from parkade.shard.check import StoreView
 from parkade.shard.commands import UniqueRow
@@ -110,5 +110,6 @@ def _facts(serial: int, head: bytes) -> HeadFacts:
         expiry_ms=expiry_of(ticket) if is_pending else None,
         key=ticket.key,
         ended_ms=ticket.finished_ms if ticket.state in COUNTED else None,
-        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.state, ticket.group)),
+        listed_under=task_prefix(ticket.task, ticket.state),
+        index_keys=tuple(index_keys(serial.to_bytes(8, "big"), ticket, ticket.group)),
     )

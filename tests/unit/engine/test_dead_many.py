@@ -11,7 +11,7 @@ from kit.engines import make
 from parkade import Engine
 from parkade.clock import SystemClock
 from parkade.desk import Desk
-from parkade.index_keys import index_keys
+from parkade.index_keys import index_keys, task_prefix
 from parkade.shard.grouping import group_of_dead
 from parkade.shard.states import DEAD
 from parkade.shard.ticket import Ticket, encode_ticket
@@ -50,7 +50,8 @@ def bury_many(path: Path, count: int, groups: int) -> None:
                 group_by_nth[nth] = group_of_dead(ticket)
             ticket.group = group_by_nth[nth]
             batch.heads[serial] = encode_ticket(ticket)
-            batch.index_puts += index_keys(serial.to_bytes(8, "big"), ticket, DEAD, ticket.group)
+            batch.listed[task_prefix(ticket.task, DEAD)].append(serial)
+            batch.index_puts += index_keys(serial.to_bytes(8, "big"), ticket, ticket.group)
         store.commit(batch)
         store.close()
 

@@ -206,7 +206,7 @@ def test_a_directory_that_is_owned_is_not_compacted(left: Path) -> None:
         assert "already open" in done.stderr
 
 
-@pytest.mark.parametrize("table", ["heads", "bodies", "indexes"])
+@pytest.mark.parametrize("table", ["heads", "bodies", "listings"])
 def test_rows_that_a_damaged_page_hides_end_a_compact_with_the_store_as_it_was(
     left: Path, table: str
 ) -> None:

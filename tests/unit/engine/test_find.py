@@ -228,6 +228,35 @@ def test_the_shortest_of_the_indexes_is_walked(tmp_path: Path) -> None:
         assert engine.find(task="other", target="all").scanned == 0
 
 
+def test_a_listing_of_a_few_is_walked_before_an_index_of_many(tmp_path: Path) -> None:
+    with make(tmp_path / "data", run=False) as engine:
+        many = engine.task(name="many")(lambda n: n).options(delay="1h", target="all")
+        few = engine.task(name="few")(lambda n: n).options(delay="1h", target="all")
+        engine.submit_many(many.call(n) for n in range(100))
+        few.submit(0)
+        checkpoint(engine)
+        for page, count in (
+            (engine.find(target="all", task="few"), 1),
+            (engine.find(target="all", task="few", state="scheduled"), 1),
+            (engine.find(target="all", state="done"), 0),
+        ):
+            assert page.scanned == len(page.items) == count
+
+
+def test_a_state_of_all_tasks_is_their_listings_merged(tmp_path: Path) -> None:
+    with make(tmp_path / "data", shards=1, run=False) as engine:
+        tasks = [engine.task(name=f"task{n}")(lambda n: n) for n in range(7)]
+        sleeping = [tasks[n % 5].options(delay="1h").submit(n).id for n in range(40)]
+        for each in sleeping[::4]:
+            engine.ticket(each).cancel()
+        checkpoint(engine)
+        cancelled = [info.id for info in walk(engine.find, state="cancelled", limit=3)]
+        assert cancelled == sleeping[::4][::-1]
+        left = [each for n, each in enumerate(sleeping) if n % 4]
+        assert [info.id for info in walk(engine.find, state="scheduled", limit=3)] == left[::-1]
+        assert engine.find(state="scheduled", limit=100).scanned == len(left)
+
+
 def test_a_page_that_meets_too_few_ends_early_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

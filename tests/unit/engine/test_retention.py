@@ -14,7 +14,7 @@ from parkade.store.environment import open_environment, open_tables
 from parkade.store.record import Forgotten
 from parkade.testing import TestEngine
 
-EMPTY = ("heads", "bodies", "history", "ended", "indexes", "uniques", "unique_ends")
+EMPTY = ("heads", "bodies", "history", "ended", "listings", "indexes", "uniques", "unique_ends")
 
 
 def settle(engine: TestEngine, *, steps: int = 4) -> None:

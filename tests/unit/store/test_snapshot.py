@@ -116,7 +116,7 @@ def test_rows_that_belong_to_no_single_ticket_are_damage_of_the_store(tmp_path: 
 
 def test_a_page_is_newest_first_and_goes_on_from_any_serial(tmp_path: Path) -> None:
     parked = with_tickets(tmp_path, 50)
-    prefix = index_prefix("mail", PENDING)
+    prefix = index_prefix(PENDING)
     with parked.snapshot() as snapshot:
         assert snapshot.page(prefix, limit=3) == [50, 49, 48]
         assert snapshot.page(prefix, limit=3, before=48) == [47, 46, 45]
@@ -138,16 +138,16 @@ def test_an_index_keeps_serials_that_come_out_of_order_and_lets_each_go(tmp_path
     put: list[int] = []
     for lsn, serials in enumerate((range(100, 200), range(0, 50), range(150, 250, 7), [60]), 1):
         batch = Batch(lsn, 1, NOW, NOW, {})
-        batch.index_puts += [b"s" + key_of(serial) for serial in serials]
+        batch.index_puts += [b"k" + key_of(serial) for serial in serials]
         parked.commit(batch)
         put += serials
     with parked.snapshot() as snapshot:
-        assert snapshot.page(b"s", limit=1_000, after=-1) == sorted(set(put))
+        assert snapshot.page(b"k", limit=1_000, after=-1) == sorted(set(put))
     batch = Batch(5, 1, NOW, NOW, {})
-    batch.index_deletes += [b"s" + key_of(serial) for serial in (0, 60, 249, 777)]
+    batch.index_deletes += [b"k" + key_of(serial) for serial in (0, 60, 249, 777)]
     parked.commit(batch)
     with parked.snapshot() as snapshot:
-        left = snapshot.page(b"s", limit=1_000, after=-1)
+        left = snapshot.page(b"k", limit=1_000, after=-1)
     assert left == sorted(set(put) - {0, 60, 249})
 
 

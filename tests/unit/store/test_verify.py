@@ -68,7 +68,8 @@ def test_nothing_is_found_in_a_sound_store(parked: Parked) -> None:
 
 
 @pytest.mark.parametrize(
-    "table", ["agenda", "lanes", "waits", "lane_names", "unique_ends", "ended", "outbox"]
+    "table",
+    ["agenda", "lanes", "waits", "lane_names", "unique_ends", "ended", "outbox", "listings"],
 )
 def test_a_bad_row_that_is_no_single_tickets_is_found_without_looking_deep(
     parked: Parked, table: str
@@ -112,9 +113,15 @@ def test_a_bad_row_of_a_ticket_is_found_by_looking_deep(parked: Parked, table: s
         # marks of expiry
         ({"leaves": [CARS[1].mark(1, NEGATIVE)]}, {("agenda", None)}),
         ({"agenda": [pack_entry(NOW, 2, NOW, 1, EXPIRY)]}, {("agenda", 2), ("agenda", None)}),
+        # listings: not there, of another state, of no ticket, before and behind all that are there
+        ({"unlisted": {CARS[2].listed_under: [2]}}, {("listings", 2)}),
+        ({"listed": {CARS[5].listed_under: [2]}}, {("listings", 2)}),
+        ({"listed": {CARS[2].listed_under: [0]}}, {("listings", 0)}),
+        ({"listed": {CARS[2].listed_under: [99]}}, {("listings", 99)}),
+        ({"listed": {b"s of nobody": [7]}}, {("listings", 7)}),
         # indexes
         ({"index_deletes": [CARS[2].index_keys(2)[0]]}, {("indexes", 2), ("indexes", None)}),
-        ({"index_puts": [b"d\1" + bytes(8)]}, {("indexes", None)}),
+        ({"index_puts": [b"g\1" + bytes(8)]}, {("indexes", None)}),
         # counters, orphans, heads that cannot be read
         ({"counters": {("mail", 0): 3}}, {("meta", None)}),
         ({"bodies": {99: b"Pno head"}}, {("bodies", 99)}),
