@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from parkade.clock import Clock
+from parkade.core_locks import CoreLock
 from parkade.deadlines import Deadlines
 from parkade.job import Job
 from parkade.links import LinkPort
@@ -72,11 +73,10 @@ class Executor:
             note_children=note_children,
             default_retry=default_retry,
         )
-        threads = self._make_threads(thread_count)
-        # Of those that the core thread takes too.
-        self.locks = [self.runs.lock, settler.folding.lock, threads.lock, self.processes.lock]
+        # The core thread takes them too.
+        self.locks: list[CoreLock] = [self.runs.lock, settler.folding.lock, self.processes.lock]
         self._places: dict[PlaceKind, Place] = {
-            "thread": threads,
+            "thread": self._make_threads(thread_count),
             "loop": self.loops,
             "process": self.processes,
         }
@@ -84,8 +84,10 @@ class Executor:
     def _make_settler(self, **given: Any) -> Settler:
         return Settler(**given)
 
-    def _make_threads(self, count: int) -> ThreadedPlace:
-        return ThreadedPlace(self.runs, partial(ThreadPool, count))
+    def _make_threads(self, count: int) -> Place:
+        place = ThreadedPlace(self.runs, partial(ThreadPool, count))
+        self.locks.append(place.lock)
+        return place
 
     def kind_of(self, task: Task[..., Any]) -> PlaceKind:
         """Where the attempts of a task run."""

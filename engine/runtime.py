@@ -232,13 +232,17 @@ class Runtime:
                 failure = shard_error(self.directory.path, shard.number, error)
                 tell(_storage_log, logging.CRITICAL, "%s", failure)
                 shard.refuse(error)
-        locks = [self.host.inbox.lock, self.serials.lock, self.progress.lock]
-        self.host.caller_frames.core_locks.add([*locks, *self.executor.locks])
-        if self.host.inbox.valve is not None:
-            self.host.caller_frames.core_locks.add([self.host.inbox.valve.lock])
+        self._tell_locks()
         self.asker = self._port.asker = Asker(
             self.host.inbox, self.drive, self.host.caller_frames.check
         )
+
+    def _tell_locks(self) -> None:
+        """Which of them the core thread takes as others do."""
+        inbox, locks = self.host.inbox, self.host.caller_frames.core_locks
+        locks.add([inbox.lock, self.serials.lock, self.progress.lock, *self.executor.locks])
+        if inbox.valve is not None:
+            locks.add([inbox.valve.lock])
 
     def _make_executor(self) -> Executor:
         executor = self.drive.make_executor(
