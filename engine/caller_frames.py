@@ -255,7 +255,7 @@ class CallerFrames:
     def write(self, shard: "ShardHost", draft: Submitted) -> bool:
         """Whether it is durable; else the core thread is to be asked. Raises what the application
         is to hear of a disk that failed, and `SubmitReentered`."""
-        self.check(f"{draft.task}.submit")  # whoever writes it, its thread would wait
+        self._check_thread(f"{draft.task}.submit")  # whoever writes it, its thread would wait
         if not self.is_allowed or draft.unique is not None:
             return False
         if draft.due_ms - draft.at_ms < self.near_ms and self.runs_tickets:
@@ -283,8 +283,13 @@ class CallerFrames:
         """Raises `SubmitReentered` where a thread would wait for itself: one that is in the midst
         of a write, for which the core thread waits, or has a lock that the core thread wants, and
         those of the engine, on which a finalizer may be called like on any other."""
+        self._check_thread(call)
+        if self.core_locks.has_any():
+            raise SubmitReentered(call)
+
+    def _check_thread(self, call: str) -> None:
         thread = threading.get_ident()
-        if thread in self._writing or thread in self.own_threads or self.core_locks.has_any():
+        if thread in self._writing or thread in self.own_threads:
             raise SubmitReentered(call)
 
     def _is_left_to_core(self) -> bool:

@@ -62,6 +62,7 @@ class Submitting:
         draft = self._draft(call)
         if self._caller_frames.write(self._shards[draft.part % self._shard_count], draft):
             return self._created(call, draft)
+        self._caller_frames.check(f"{call.task}.submit")  # now it waits for the core thread
         size = draft_bytes(draft)
         waiter = ThreadWaiter()
         inbox.enter(size)
