@@ -1,8 +1,8 @@
 """Failures of an engine that no test has asked for: they are logged, and nobody else would notice.
 
 A shard that fails over an error of our own code is recovered from its disk, and goes on. What a
-test breaks, it breaks with an error of the store, of the system, or one that it raises itself; an
-error of another kind that our code has raised is a fault of it.
+test breaks, it breaks with an error of the system or one that it raises itself, and our code tells
+of damage by exceptions of its own; one of Python's that our code has raised is a fault of it.
 """
 
 import logging
@@ -13,14 +13,10 @@ from pathlib import Path
 from types import TracebackType
 
 import parkade
-from parkade import ParkadeError
-from parkade.caller_frames import SubmitInterrupted
-from parkade.store.errors import StoreError
 
 __all__ = ["taken_unasked", "watch_for_unasked"]
 
 FAILED = 97  # how a child of a test ends where one comes up
-ASKED = (OSError, StoreError, ParkadeError, SubmitInterrupted)
 PARTS = ("engine", "shard", "store", "wheel")
 LOGGERS = ("parkade.engine", "parkade.storage")
 
@@ -40,7 +36,9 @@ class _Unasked(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = None if record.exc_info is None else record.exc_info[1]
-        if error is None or isinstance(error, ASKED) or not self._is_ours(error.__traceback__):
+        if error is None or isinstance(error, OSError) or not self._is_ours(error.__traceback__):
+            return
+        if type(error).__module__ != "builtins":
             return
         text = f"{record.getMessage()}\n{''.join(traceback.format_exception(error))}"
         if not self.is_kept:
