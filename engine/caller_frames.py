@@ -48,7 +48,7 @@ class SubmitInterrupted(Exception):
     """What a shard's journal has, only its disk knows."""
 
     def __init__(self) -> None:
-        super().__init__("a signal ended a submit while it wrote to the journal")
+        super().__init__("a submit was interrupted while it wrote to the journal")
 
 
 class Line:
