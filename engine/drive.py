@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Drive", "open_in_turn"]
 
 OPENING_THREADS_MAX = 8
-READERS_MAX = 2  # while one waits for the disk the other reads; more would want the interpreter
+READERS_MAX = 4  # with two, a crowd's rows keep both busy, and who is due alone waits for them
 
 
 def open_in_turn(count: int, open_one: Callable[[int], OpenShard]) -> "list[Future[OpenShard]]":

@@ -63,7 +63,7 @@ def test_an_engine_that_runs_tickets_imports_nothing_that_operators_want(
 
 def test_no_thread_is_there_before_somebody_needs_it(life: list[list[str]]) -> None:
     *_, threads = life
-    assert len(threads) == 13
+    assert len(threads) == 15
     assert not [name for name in threads if name.startswith("parkade-thread")]
 
 
