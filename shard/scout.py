@@ -76,7 +76,11 @@ class Scout:
         self._is_out = True
         hot, keyed = self._lanes.memory.hot, self._keyed
         after = (horizon >> SERIAL_BITS, horizon & SERIAL_MASK) if horizon >= 0 else (0, 0)
-        return ScoutAsk(after, until_ms, full, lambda s: s in hot or s in keyed, limit)
+
+        def is_here(serial: int) -> bool:
+            return serial in hot or serial in keyed
+
+        return ScoutAsk(after, until_ms, full, is_here, limit)
 
     def _is_time(self, horizon: int, now_ms: int) -> bool:
         """Whether there may be more to find than the last time. A crowd that the sweep has met
