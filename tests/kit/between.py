@@ -71,7 +71,7 @@ class _Meeting:
             sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = self._event == "opcode", False
+        _trace_each(frame, self._trace, opcodes=self._event == "opcode")
         if event == self._event and not self.has_met:
             if self._left == 0:
                 self.has_met = True  # no trace calls the tracer: what `act` does are no steps
@@ -113,7 +113,6 @@ class _Strike:
             sys.settrace(before)
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         names, past = frame.f_code.co_code, ["RESUME", "RESUME"]
 
         def step(frame: FrameType, event: str, _: Any) -> Any:
@@ -123,6 +122,7 @@ class _Strike:
                 past[:] = past[1], dis.opname[names[frame.f_lasti]]
             return step
 
+        _trace_each(frame, step, opcodes=True)
         return step
 
     def _strike(self) -> None:
@@ -130,6 +130,12 @@ class _Strike:
             self.has_met = True
             raise KeyboardInterrupt
         self._left -= 1
+
+
+def _trace_each(frame: FrameType, tracer: Callable[..., Any], *, opcodes: bool) -> None:
+    """No lines. From 3.13 on, opcodes are traced of a frame that has its tracer already."""
+    frame.f_trace = tracer
+    frame.f_trace_opcodes, frame.f_trace_lines = opcodes, False
 
 
 def _hears_signals(before: str, name: str) -> bool:

@@ -84,12 +84,12 @@ def babble() -> None:
 
 @tasks.task(where="process", retry=1)
 def surroundings() -> dict[str, object]:
-    fds = [int(name) for name in os.listdir("/dev/fd")]
+    files = [os.path.realpath(f"/dev/fd/{name}") for name in os.listdir("/dev/fd")]
     return {
         "argv": list(sys.argv),
         "path": list(sys.path),
         "sigint": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
-        "fds": len(fds),
+        "fds": len([file for file in files if ".so" not in file]),  # some libffi keeps its own open
         "thread": threading.current_thread() is threading.main_thread(),
     }
 
