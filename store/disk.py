@@ -14,11 +14,15 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from parkade.store.direct import DirectAppends
+
 Handle = int
 """An open file. Handles are small integers and are not shared between disks."""
 
 ZERO_BYTES = 64 << 10  # a large buffer for a moment would stay with the process for good
 ZERO_FILL_BYTES = 16 * ZERO_BYTES
+# Kernels and file systems without a way of writing answer so before writing anything.
+_NO_SUCH_WAY = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class FileFacts(NamedTuple):
@@ -171,6 +175,8 @@ class RealDisk(Disk):
     def __init__(self) -> None:
         self._has_pwritev = hasattr(os, "pwritev")
         self._has_dsync = self._has_pwritev and hasattr(os, "RWF_DSYNC")
+        self._has_direct = self._has_dsync and hasattr(os, "O_DIRECT")
+        self._direct: dict[Handle, DirectAppends] = {}
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Handle:
         # Of no account for a file; a pipe in the place of one would keep us waiting for ever.
@@ -178,9 +184,11 @@ class RealDisk(Disk):
         return os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
 
     def close(self, handle: Handle) -> None:
+        self._direct.pop(handle, None)
         os.close(handle)
 
     def pread(self, handle: Handle, length: int, offset: int) -> bytes:
+        self._leave_direct(handle)
         found = os.pread(handle, length, offset)
         if len(found) == length or not found:
             return found
@@ -195,20 +203,41 @@ class RealDisk(Disk):
         return b"".join(parts)
 
     def pwrite(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
+        self._leave_direct(handle)
         self._write_all(handle, buffers, offset, 0)
 
     def pwrite_durable(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
+        if self._has_direct:
+            try:
+                if self._appends_directly(handle, buffers, offset):
+                    return
+            except OSError as error:
+                if error.errno not in _NO_SUCH_WAY:
+                    raise
+                self._has_direct = False
+            self._leave_direct(handle)
         if self._has_dsync:
             try:
                 self._write_all(handle, buffers, offset, os.RWF_DSYNC)
                 return
             except OSError as error:
-                # Kernels and file systems without the flag answer so before writing anything.
-                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                if error.errno not in _NO_SUCH_WAY:
                     raise
                 self._has_dsync = False
         self._write_all(handle, buffers, offset, 0)
         self.fdatasync(handle)
+
+    def _appends_directly(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> bool:
+        appends = self._direct.get(handle)
+        if appends is None:
+            appends = self._direct[handle] = DirectAppends(handle, offset)
+        return appends.write(buffers, offset)
+
+    def _leave_direct(self, handle: Handle) -> None:
+        """It takes writes of any kind, and nothing is known of what they write."""
+        if handle in self._direct:
+            self._direct[handle].stop()
+            del self._direct[handle]
 
     def _write_all(self, handle: Handle, buffers: Sequence[bytes], offset: int, flags: int) -> None:
         length = sum(map(len, buffers))
@@ -256,6 +285,7 @@ class RealDisk(Disk):
             self._write_all(handle, [zeros] * pieces + [zeros[:rest]], offset, 0)
 
     def ftruncate(self, handle: Handle, size_bytes: int) -> None:
+        self._leave_direct(handle)
         os.ftruncate(handle, size_bytes)
 
     def size(self, handle: Handle) -> int:

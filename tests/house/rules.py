@@ -58,7 +58,7 @@ FILE_CALLS = {
         "chmod",
     ),
 }
-DISK_FILES = {"store/disk.py", "store/lock.py", "store/processes.py"}
+DISK_FILES = {"store/direct.py", "store/disk.py", "store/lock.py", "store/processes.py"}
 # The only parts of the host that deal with people's files: a path given on the command line, a
 # directory for a test.
 FILE_FREE_FOLDERS = ("engine/cli/", "engine/testing/", "engine/web/")
