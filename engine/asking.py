@@ -18,7 +18,7 @@ from parkade.waiters import LoopWaiter, ThreadWaiter
 if TYPE_CHECKING:
     from parkade.drive import Drive
 
-__all__ = ["Asker", "Request", "TimeIsUp", "check_not_on_loop"]
+__all__ = ["Asker", "Request", "TimeIsUp", "check_not_on_loop", "is_on_loop"]
 
 T = TypeVar("T")
 
@@ -168,8 +168,13 @@ def _due_counts(request: Request[Any]) -> list[int]:
     ]
 
 
+def is_on_loop() -> bool:
+    """Whether an event loop runs on this thread."""
+    # One of the names that `asyncio.events` exports; `get_running_loop` raises, which is dear.
+    return _get_running_loop() is not None
+
+
 def check_not_on_loop(call: str, instead: str) -> None:
     """Raises `BlockingInEventLoop` where a blocking wait would stop an event loop."""
-    # One of the names that `asyncio.events` exports; `get_running_loop` raises, which is dear.
-    if _get_running_loop() is not None:
+    if is_on_loop():
         raise BlockingInEventLoop(call, instead=instead)

@@ -85,7 +85,10 @@ class Pen:
     def next_lines(self) -> list[Line]:
         """For one frame: those that have waited longest, be it one that is larger than its
         bound."""
-        lines = list(self.lines)[:FRAME_RECORDS_MAX]
+        lines = list(self.lines)
+        if len(lines) == 1:
+            return lines
+        del lines[FRAME_RECORDS_MAX:]
         total = 0
         for place, line in enumerate(lines):
             total += len(line.draft.payload)
@@ -112,10 +115,13 @@ class Pen:
 class Written:
     """Of one shard: what callers have written, until it becomes part of memory."""
 
-    __slots__ = ("_bytes", "_drafts", "_error", "_is_begun", "_is_free", "_shard")
+    __slots__ = (
+        "_bytes", "_drafts", "_error", "_is_begun", "_is_free", "_shard", "is_half_full",
+    )  # fmt: skip
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
+        self.is_half_full = False  # the core is to take it in before anybody has to ask for that
         self._is_free = False  # until the next pass, but for its room
         self._drafts: list[Submitted] = []
         self._bytes = 0
@@ -126,11 +132,6 @@ class Written:
         return len(self._drafts)
 
     # ----------------------------------------------------------- whoever has the pen
-
-    @property
-    def is_half_full(self) -> bool:
-        """Whether the core is to take it in before whoever comes has to ask for that."""
-        return 2 * len(self._drafts) >= WRITTEN_MAX or 2 * self._bytes >= WRITTEN_BYTES_MAX
 
     def takes(self, records: int, body_bytes: int) -> bool:
         """Whether the next records may be callers': all before them are on disk, nobody else is at
@@ -178,6 +179,9 @@ class Written:
             raise
         self._drafts += drafts
         self._bytes += size
+        self.is_half_full = (
+            2 * len(self._drafts) >= WRITTEN_MAX or 2 * self._bytes >= WRITTEN_BYTES_MAX
+        )
         pen.written += count
         self._is_begun, self._is_free, pen.is_durable = False, is_free, True
         shard.io.latencies.add(stopwatch_us() - began_us)
@@ -199,7 +203,7 @@ class Written:
 
     def _apply(self) -> None:
         shard = self._shard
-        drafts, self._drafts, self._bytes = self._drafts, [], 0
+        drafts, self._drafts, self._bytes, self.is_half_full = self._drafts, [], 0, False
         shard.core.apply_submits(drafts)
         shard.notes.note_submits(drafts)
         shard.notes.send()
@@ -255,20 +259,22 @@ class CallerFrames:
     def write(self, shard: "ShardHost", draft: Submitted) -> bool:
         """Whether it is durable; else the core thread is to be asked. Raises what the application
         is to hear of a disk that failed, and `SubmitReentered`."""
-        self._check_thread(f"{draft.task}.submit")  # whoever writes it, its thread would wait
+        thread = threading.get_ident()
+        if thread in self._writing or thread in self.own_threads:
+            raise SubmitReentered(f"{draft.task}.submit")
         if not self.is_allowed or draft.unique is not None:
             return False
         if draft.due_ms - draft.at_ms < self.near_ms and self.runs_tickets:
             return False
-        if self._is_left_to_core():
+        if (self._frames_to_leave or self._pause.until_ms) and self._is_left_to_core():
             self._sent_on += 1
             return False
         line = Line(draft)
-        is_written = self._write_between_passes(shard, line)
+        is_written = self._write_between_passes(shard, line, thread)
         if is_written is None and self.is_patient and self._patience.takes():
             for _ in range(PASS_WAITS_MAX):
                 self._await_pass(shard)
-                is_written = self._write_between_passes(shard, line)
+                is_written = self._write_between_passes(shard, line, thread)
                 if is_written is not None:
                     break
             (self._patience.reward if is_written else self._patience.disappoint)()
@@ -283,13 +289,8 @@ class CallerFrames:
         """Raises `SubmitReentered` where a thread would wait for itself: one that is in the midst
         of a write, for which the core thread waits, or has a lock that the core thread wants, and
         those of the engine, on which a finalizer may be called like on any other."""
-        self._check_thread(call)
-        if self.core_locks.has_any():
-            raise SubmitReentered(call)
-
-    def _check_thread(self, call: str) -> None:
         thread = threading.get_ident()
-        if thread in self._writing or thread in self.own_threads:
+        if thread in self._writing or thread in self.own_threads or self.core_locks.has_any():
             raise SubmitReentered(call)
 
     def _is_left_to_core(self) -> bool:
@@ -299,12 +300,12 @@ class CallerFrames:
         until_ms = self._pause.until_ms
         return until_ms > 0 and self._clock.monotonic_ms() < until_ms
 
-    def _write_between_passes(self, shard: "ShardHost", line: Line) -> bool | None:
+    def _write_between_passes(self, shard: "ShardHost", line: Line, thread: int) -> bool | None:
         """Whether it is written, by this thread or by one that had the pen before; None: not before
         a pass is over."""
-        if self._is_under_way(shard):
+        if self._is_core_in:
             return None
-        pen, thread = shard.pen, threading.get_ident()
+        pen = shard.pen
         pen.lines[line] = None
         try:
             # A signal cannot leave a lock's own `with` and the lock held, nor come before the next.
@@ -331,7 +332,8 @@ class CallerFrames:
             while own.is_written is None and not self._is_under_way(shard):
                 self._write_frame(shard)
         finally:
-            pen.lines.pop(own, None)  # whoever has the pen next must not write it
+            if own.is_written is None:
+                pen.lines.pop(own, None)  # whoever has the pen next must not write it
 
     def _write_frame(self, shard: "ShardHost") -> None:
         """Of what waits; what does not fit is the core thread's, all of it."""
@@ -339,12 +341,17 @@ class CallerFrames:
         lines = pen.next_lines()
         drafts = [line.draft for line in lines]
         body = encode_records(drafts)
-        if not self._is_free(shard, len(drafts), len(body)):
+        if not self.is_allowed or not shard.is_open:
+            pen.leave(lines)
+            return
+        written = shard.written
+        self._begun[written] = None  # it keeps what it finds until it is taken in
+        if not written.takes(len(drafts), len(body)):
             pen.leave(lines)
             return
         began_ms = self._clock.monotonic_ms()
         try:
-            shard.written.write(lines, drafts, body)
+            written.write(lines, drafts, body)
         except StoreError:
             self._wake()
         pen.tell()
@@ -364,13 +371,6 @@ class CallerFrames:
         self._waiting.append(gate)  # in this order: the end of a pass finds it, or is seen
         if self._is_under_way(shard):
             gate.acquire(timeout=PASS_WAIT_S)
-
-    def _is_free(self, shard: "ShardHost", records: int, body_bytes: int) -> bool:
-        if not self.is_allowed or not shard.is_open:
-            return False
-        written = shard.written
-        self._begun[written] = None  # it keeps what it finds until it is taken in
-        return written.takes(records, body_bytes)
 
     # ---------------------------------------------------------------------- the core thread
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from parkade import asking
+from parkade import asking, forks
 from parkade.asking import Request
 from parkade.asks import AwaitEnd, Explain, Look, Seen, Watch, Watched
 from parkade.attempt import running_attempt
@@ -32,7 +32,7 @@ from parkade.errors import (
     UnknownTicket,
     WaitInsideAttempt,
 )
-from parkade.forks import check_process, fork_count
+from parkade.forks import check_process
 from parkade.payload import decode_untyped
 from parkade.runtime import Runtime
 from parkade.shard.commands import Answer, Cancel, Refusal, Reschedule
@@ -64,7 +64,7 @@ class Desk:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.is_open = True
-        self._forks = fork_count()
+        self._forks = forks.count
         self._asker = runtime.asker
         self._server: ControlServer | None = None
 
@@ -97,7 +97,7 @@ class Desk:
     @property
     def is_usable(self) -> bool:
         """Whether `check` has nothing to say."""
-        return self.is_open and fork_count() == self._forks
+        return self.is_open and forks.count == self._forks
 
     def check(self, call: str) -> None:
         """Raises `ForkedEngine` in a fork, `EngineClosed` when the engine has stopped."""

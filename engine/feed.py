@@ -162,7 +162,6 @@ class Feed:
         """The number of the first event that the ring has, and those above `seq`, in order."""
         return self._ring.after(seq)
 
-    @property
     def is_heard(self) -> bool:
         """Whether anybody may be waiting for what happens next."""
         return bool(self._listening or self._watching)

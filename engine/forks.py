@@ -4,18 +4,19 @@ import os
 
 from parkade.errors import ForkedEngine
 
-__all__ = ["check_process", "fork_count"]
+__all__ = ["check_process", "count"]
 
-_forks: list[None] = []
-
-
-def fork_count() -> int:
-    """How many forks lie between this process and the one that began to count: what tells a fork
-    from its parent without a call of the system."""
-    return len(_forks)
+count = 0
+"""How many forks lie between this process and the one that began to count: what tells a fork from
+its parent without a call, of the system or of any other kind."""
 
 
-os.register_at_fork(after_in_child=lambda: _forks.append(None))
+def _note_fork() -> None:
+    global count
+    count += 1
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def check_process(opened_in_pid: int) -> None:

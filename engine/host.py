@@ -85,7 +85,7 @@ class Host:
             clock,
             self.wake,
             is_called=self._is_called_beside,
-            is_heard=lambda: self.feed.is_heard,
+            is_heard=self.feed.is_heard,
         )
         self._volley = Volley()
         self._outcome_wait = OutcomeWait()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from parkade.calls import Call, Prepared
 from parkade.durations import TIME_MS_MAX
@@ -16,28 +16,28 @@ __all__ = ["NEVER_MS", "Placing"]
 NEVER_MS = 1 << 52  # how long what is kept for ever is kept
 
 
+class Served(Protocol):
+    """A shard, as far as it matters here. `is_refused`: it serves nobody."""
+
+    is_refused: bool
+
+
 class Placing:
     """Any thread. `keep_ms`: how long a unique of that task outlives its ticket's end (None: for
-    ever); `index_tags`: the tags that tickets of today are found by. `is_refused` tells of a
-    shard's number whether it serves nobody."""
+    ever); `index_tags`: the tags that tickets of today are found by."""
 
     def __init__(
         self,
         serials: Serials,
-        shard_count: int,
+        shards: Sequence[Served],
         keep_ms: Callable[[str], int | None],
         index_tags: Sequence[str],
-        is_refused: Callable[[int], bool],
     ) -> None:
         self._serials = serials
-        self._shard_count = shard_count
+        self._shards = shards
+        self._shard_count = len(shards)
         self._keep_ms = keep_ms
         self._index_tags = index_tags
-        self._is_refused = is_refused
-
-    def serials(self, count: int, now_ms: int) -> int:
-        """The first of so many serials in a row."""
-        return self._serials.take(count, now_ms)
 
     def draft(self, prepared: Prepared, serial: int) -> Submitted:
         """What becomes a ticket under this serial, with its part."""
@@ -56,7 +56,7 @@ class Placing:
         `Call.prepare` raises."""
         count = len(calls)
         first, parts = self._serials.take(count, now_ms), list[int]()
-        if not any(map(self._is_refused, range(self._shard_count))):
+        if not any(shard.is_refused for shard in self._shards):
             parts = parts_of_serials(first, count)
         known, due_ms, made = None, -1, list[Submitted]()
         serials = range(first, first + count)
@@ -87,12 +87,11 @@ class Placing:
             )
         return made
 
-    def draft_of(
-        self, call: Call[Any], serial: int, now_ms: int, payload_bytes_max: int
-    ) -> Submitted:
-        """`draft` of a call that is submitted now."""
+    def draft_of(self, call: Call[Any], now_ms: int, payload_bytes_max: int) -> Submitted:
+        """What becomes of a call that is submitted now. Raises what `Call.prepare` raises."""
+        serial = self._serials.take(1, now_ms)
         part = part_of_serial(serial)
-        if self._is_refused(part % self._shard_count):
+        if self._shards[part % self._shard_count].is_refused:
             part = self._healthy(part)
         return self._draft_of(call, serial, part, now_ms, payload_bytes_max)
 
@@ -106,21 +105,21 @@ class Placing:
     ) -> Submitted:
         """Most have neither key nor unique, and nothing to be refused for: they are made here and
         now, with this part, which a shard has that serves."""
-        delay_ms = call.options.delay_ms or 0
+        options = call.options
+        due_ms = now_ms + (options.delay_ms or 0)
         if (
             call.key is not None
             or call.unique is not None
-            or call.options.at_ms is not None
-            or call.options.unique_for_ms is not None
+            or options.at_ms is not None
+            or options.unique_for_ms is not None
             or len(call.payload) > payload_bytes_max
-            or now_ms + delay_ms > TIME_MS_MAX
+            or due_ms > TIME_MS_MAX
         ):
             return self.draft(call.prepare(now_ms, payload_bytes_max=payload_bytes_max), serial)
         stored = call.stored
         if stored is not None:
             stored = with_indexed(stored, self._index_tags)
-        due_ms = now_ms + delay_ms
-        return Submitted(serial, part, call.task, due_ms, now_ms, call.payload, options=stored)
+        return Submitted(serial, part, call.task, due_ms, now_ms, call.payload, None, None, stored)
 
     def child(self, prepared: Prepared, parent_part: int | None) -> Submitted:
         """What an outcome brings forth: without key and unique it takes its parent's part, unless
@@ -137,11 +136,11 @@ class Placing:
 
     def _healthy(self, part: int) -> int:
         """While a shard is refused, tickets without key or unique take parts of the others."""
-        count = self._shard_count
-        if not self._is_refused(part % count):
+        shards, count = self._shards, self._shard_count
+        if not shards[part % count].is_refused:
             return part
         for step in range(count):
             candidate = part + step if part + step <= 0xFFFF else part - count + step
-            if not self._is_refused(candidate % count):
+            if not shards[candidate % count].is_refused:
                 return candidate
         return part

@@ -19,10 +19,10 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from parkade import forks
 from parkade.attempt import RUNNING, Attempt
 from parkade.clock import Clock
 from parkade.family import Family
-from parkade.forks import fork_count
 from parkade.job import Job
 from parkade.links import LinkPort, RunLink
 from parkade.outliving import OUTLIVING
@@ -120,7 +120,7 @@ class Runs:
         self._outcomes: deque[Outcome] = deque()
         self._handing_over = threading.Lock()
         self._making = threading.RLock()  # attempts, for whoever asks first: a finalizer may too
-        self._forks = fork_count()
+        self._forks = forks.count
         self._attempt_of = self.attempt_of  # bound once
 
     # --------------------------------------------------------------------- for the executor
@@ -206,7 +206,7 @@ class Runs:
     def ended(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
         """The outcome of a handler that has returned or raised. There always is one: a run
         without would keep its place, and its ticket would run for ever."""
-        if fork_count() != self._forks:
+        if forks.count != self._forks:
             _leave_fork(error)
         try:
             return self._outcome_of(run, value, error)

@@ -189,7 +189,6 @@ class Runtime:
         self._port = EnginePort(self.progress, told, self.shard_count)
         self.executor = self._make_executor()
         make_io = self.drive.make_io
-        self._make_births()
         self._house_io = make_io("parkade-house", self.host.post)
         count = min(WRITERS_MAX, self.shard_count)
         self.writers = [Writer(f"parkade-writer-{n}", self.host.post) for n in range(count)]
@@ -202,6 +201,7 @@ class Runtime:
             for n in range(self.shard_count)
         ]
         self.host.shards = self.shards
+        self._make_births()
         places = {"thread": options.threads, "loop": options.async_limit}
         if options.processes:
             places["process"] = options.processes
@@ -261,13 +261,8 @@ class Runtime:
 
     def _make_births(self) -> None:
         """What gives serials and parts to new tickets, and makes those of routes."""
-        self.placing = Placing(
-            self.serials,
-            self.shard_count,
-            self._kept_ms,
-            self.options.index_tags or (),
-            lambda number: self.shards[number].status == "refused",
-        )
+        index_tags = self.options.index_tags or ()
+        self.placing = Placing(self.serials, self.shards, self._kept_ms, index_tags)
         self.routing = Routing(self.tasks, self.placing, self.salt, self.report)
 
     def _kept_ms(self, name: str) -> int | None:

@@ -59,7 +59,7 @@ class ShardHost:
         self.host = host
         self.io = io
         self.writer = writer
-        self.is_open = False
+        self.is_open = self.is_refused = False
         self.status = CLOSED
         self.error: BaseException | None = None
         self.asks: deque[Ask] = deque()
@@ -136,6 +136,7 @@ class ShardHost:
     def status(self, status: str) -> None:
         self._status = status
         self.is_open = status == OPEN  # asked of every shard in every pass
+        self.is_refused = status == REFUSED  # and for every submit
 
     @property
     def is_served(self) -> bool:

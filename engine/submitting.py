@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from parkade.asking import Request, check_not_on_loop
+from parkade.asking import Request, is_on_loop
 from parkade.asks import Ask
 from parkade.calls import Call
 from parkade.draft_sizes import HELD_BYTES, PLAIN_BYTES, cut, draft_bytes
-from parkade.errors import DuplicateTicket, StorageFull
+from parkade.errors import BlockingInEventLoop, DuplicateTicket, StorageFull
 from parkade.handles import Handles
 from parkade.limits import SUBMIT_BYTES_MAX
 from parkade.loop_submits import LoopSubmits
@@ -58,7 +58,8 @@ class Submitting:
         inbox = self._inbox
         if inbox.valve is not None:
             return self._desk.ask(self._one(call))
-        check_not_on_loop(f"{call.task}.submit", f"{call.task}.asubmit")
+        if is_on_loop():
+            raise BlockingInEventLoop(f"{call.task}.submit", instead=f"{call.task}.asubmit")
         draft = self._draft(call)
         if self._caller_frames.write(self._shards[draft.part % self._shard_count], draft):
             return self._created(call, draft)
@@ -98,8 +99,7 @@ class Submitting:
         return self._answered(call, draft, waiter)
 
     def _draft(self, call: Call[Any]) -> Submitted:
-        placing, now_ms = self._placing, self._clock.now_ms()
-        return placing.draft_of(call, placing.serials(1, now_ms), now_ms, self._payload_bytes_max)
+        return self._placing.draft_of(call, self._clock.now_ms(), self._payload_bytes_max)
 
     def _drafts(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
         return self._placing.drafts(

@@ -29,12 +29,12 @@ MAGIC = b"PKFR"
 ALIGN_BYTES = 8
 BODY_BYTES_MAX = 0xFFFF_FFFF
 
-_FRONT = struct.Struct("<4sII")
-_LSNS = struct.Struct("<QQ")
 _HEAD = struct.Struct("<4sIIIQQII")
 _OFFSET = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_GOES_ON = (bytes(4), struct.pack("<I", 1))
+# What the checksum of the header covers, and what that of all covers of it: behind the offset.
+_CHECKED = struct.Struct("<Q4sIIQQ")
+_FRONT = struct.Struct("<Q4sIIIQQI")
 _PADS = tuple(bytes(n) for n in range(ALIGN_BYTES))
 
 HEAD_BYTES = 40
@@ -113,15 +113,15 @@ def encode_frame(
     `salted` is `salt_crc` of the segment, `offset` where the frame will stand. A body past
     4 GiB raises struct.error.
     """
-    seed = crc32(_OFFSET.pack(offset), salted)
-    front = _FRONT.pack(MAGIC, len(body), count)
-    lsns = _LSNS.pack(first_lsn, synced_lsn)
-    head = front + _CRC.pack(crc32(lsns, crc32(front, seed))) + lsns + _GOES_ON[goes_on]
-    pad = _PADS[-len(body) % ALIGN_BYTES]
-    crc = crc32(body, crc32(head, seed))
+    length = len(body)
+    checked = _CHECKED.pack(offset, MAGIC, length, count, first_lsn, synced_lsn)
+    head_crc = crc32(checked, salted)
+    front = _FRONT.pack(offset, MAGIC, length, count, head_crc, first_lsn, synced_lsn, goes_on)
+    pad = _PADS[-length % ALIGN_BYTES]
+    crc = crc32(body, crc32(front, salted))
     if pad:
         crc = crc32(pad, crc)
-    return head + _CRC.pack(crc), body, pad
+    return front[_OFFSET.size :] + _CRC.pack(crc), body, pad
 
 
 def decode_head(content: memoryview, offset: int, salted: int) -> FrameHead | None:

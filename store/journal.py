@@ -74,6 +74,7 @@ class Journal:
         self._failure: WriteFailed | None = None
         self._needs_directory_sync = False
         self._marks: deque[tuple[int, int]] = deque()
+        self._next_mark_bytes = 0
         self.appended_bytes = 0
         self.epoch = 0
         self.next_lsn = 1
@@ -213,7 +214,7 @@ class Journal:
     def has_place(self, body_bytes: int) -> bool:
         """Whether such a frame goes into the segment that is written now, with no other begun."""
         active = self._active
-        return self._failure is None and active is not None and active.has_room(body_bytes)
+        return self._failure is None and active is not None and active.body_bytes_max >= body_bytes
 
     def fits(self, body_bytes: int) -> bool:
         """Whether such a frame can be appended now, be it with the last of the room.
@@ -223,7 +224,7 @@ class Journal:
         active = self._active
         if self._failure is not None or active is None:
             return False
-        return active.has_room(body_bytes) or self._spares.has_room(body_bytes)
+        return active.body_bytes_max >= body_bytes or self._spares.has_room(body_bytes)
 
     def prepare_spare(self, body_bytes: int = 0) -> None:
         """Sees to it that `has_spare` is true, and takes a frame of that body; cheap if it is and
@@ -247,10 +248,10 @@ class Journal:
         """
         if count < 1:
             raise ValueError("a frame that carries a body carries at least one record")
-        self._check_alive()
         active = self._active
-        assert active is not None
-        if not active.has_room(len(body)):
+        if active is None or self._failure is not None:
+            self._raise_dead()
+        if active.body_bytes_max < len(body):
             active = self._roll(len(body))
         self._write(active, body, count)
         return self.next_lsn - 1
@@ -343,8 +344,7 @@ class Journal:
             return
         handle = self._disk.open(part.scan.path)
         try:
-            writer = SegmentWriter(self._disk, handle, part.scan.path, header, last.end)
-            writer.end = last.end
+            writer = SegmentWriter(self._disk, handle, part.scan.path, header, last.end, last.end)
             writer.write_goes_on(last.last_lsn + 1, last.last_lsn)
         except OSError as error:
             # It is some bytes more than there were, and a disk without room must open.
@@ -540,11 +540,14 @@ class Journal:
             self._disk.fsync_directory(self.directory)
 
     def _check_alive(self) -> None:
+        if self._active is None or self._failure is not None:
+            self._raise_dead()
+
+    def _raise_dead(self) -> NoReturn:
         failed = self._failure
         if failed is not None:
             raise WriteFailed(failed.path, failed.code, "it failed before and was not reopened")
-        if self._active is None:
-            raise WriteFailed(self.directory, 0)
+        raise WriteFailed(self.directory, 0)
 
     def _fail(self, path: str, error: OSError) -> NoReturn:
         """Rule 5: nothing is ever tried again on this descriptor."""
@@ -562,8 +565,9 @@ class Journal:
 
     def _note_bytes(self, size: int, last_lsn: int) -> None:
         self.appended_bytes += size
-        if not self._marks or self.appended_bytes - self._marks[-1][1] >= MARK_BYTES:
+        if self.appended_bytes >= self._next_mark_bytes:
             self._marks.append((last_lsn, self.appended_bytes))
+            self._next_mark_bytes = self.appended_bytes + MARK_BYTES
 
 
 class _Sealed:

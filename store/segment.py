@@ -16,12 +16,12 @@ from zlib import crc32
 from parkade.store.disk import Disk, Handle
 from parkade.store.errors import Damage, FormatTooNew, ReadFailed
 from parkade.store.frame import (
+    ALIGN_BYTES,
     HEAD_BYTES,
     Frame,
     FrameHead,
     decode_head,
     encode_frame,
-    frame_bytes,
     salt_crc,
     scan_frames,
 )
@@ -244,29 +244,45 @@ def read_frames(disk: Disk, scan: SegmentScan, heads: Sequence[FrameHead]) -> It
 
 
 class SegmentWriter:
-    """The segment that frames are written into. Its file is full-size from the start."""
+    """The segment that frames are written into. Its file is full-size from the start.
 
-    __slots__ = ("_salted", "disk", "end", "handle", "header", "path", "size_bytes")
+    `end` is where its last frame ends, `body_bytes_max` the largest body that fits behind that,
+    with a covering frame after it; below 0: none.
+    """
+
+    __slots__ = (
+        "_salted",
+        "body_bytes_max",
+        "disk",
+        "end",
+        "handle",
+        "header",
+        "path",
+        "size_bytes",
+    )
 
     def __init__(
-        self, disk: Disk, handle: Handle, path: str, header: SegmentHeader, size_bytes: int
+        self,
+        disk: Disk,
+        handle: Handle,
+        path: str,
+        header: SegmentHeader,
+        size_bytes: int,
+        end: int = HEADER_BYTES,
     ) -> None:
         self.disk = disk
         self.handle = handle
         self.path = path
         self.header = header
         self.size_bytes = size_bytes
-        self.end = HEADER_BYTES
+        self.end = end
+        self.body_bytes_max = size_bytes - size_bytes % ALIGN_BYTES - end - 2 * HEAD_BYTES
         self._salted = salt_crc(header.salt)
 
     @property
     def left_bytes(self) -> int:
         """The room behind its last frame."""
         return self.size_bytes - self.end
-
-    def has_room(self, body_bytes: int) -> bool:
-        """Whether such a frame fits, and a covering frame behind it."""
-        return self.end + frame_bytes(body_bytes) + HEAD_BYTES <= self.size_bytes
 
     def write(
         self, body: bytes, *, count: int, first_lsn: int, synced_lsn: int, goes_on: bool = False
@@ -288,8 +304,9 @@ class SegmentWriter:
             self.disk.pwrite_durable(self.handle, buffers, self.end)
         else:
             self.disk.pwrite(self.handle, buffers, self.end)
-        size = frame_bytes(len(body))
+        size = HEAD_BYTES + len(body) + len(buffers[-1])
         self.end += size
+        self.body_bytes_max -= size
         return size
 
     def write_goes_on(self, next_lsn: int, synced_lsn: int) -> None:

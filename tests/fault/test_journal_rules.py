@@ -304,7 +304,7 @@ class AllocatesInTheTurn(Journal):
         return True
 
     def append(self, body: bytes, count: int) -> int:
-        if self._active is not None and not self._active.has_room(len(body)):
+        if self._active is not None and self._active.body_bytes_max < len(body):
             self.prepare_spare()
         return super().append(body, count)
 

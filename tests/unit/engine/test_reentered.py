@@ -77,7 +77,7 @@ def test_a_watch_that_nobody_holds_any_more_leaves_at_any_moment(call: str) -> N
             getattr(feed, call)(*([] if call == "close" else [one]))
             feed.unwatch(one)
             feed.leave(one)
-            return feed.is_heard
+            return feed.is_heard()
 
         def leave() -> None:
             feed.unwatch(forgotten)

@@ -7,6 +7,7 @@ import pytest
 
 from kit.disk import FakeDisk
 from parkade.store.errors import Damage, FormatTooNew, ReadFailed
+from parkade.store.frame import ALIGN_BYTES
 from parkade.store.segment import (
     FORMAT,
     HEADER_BYTES,
@@ -108,10 +109,18 @@ def test_what_a_writer_writes_is_what_a_scan_finds() -> None:
     assert disk.counts["pwrite_durable"] == 3 and disk.counts["fdatasync"] == 0
 
 
-def test_a_writer_keeps_room_for_a_covering_frame() -> None:
-    writer = SegmentWriter(FakeDisk(), 3, "x", HEADER, HEADER_BYTES + 56 + 40)
-    assert writer.has_room(16)
-    assert not writer.has_room(17)
+@pytest.mark.parametrize("more", range(ALIGN_BYTES))
+def test_a_writer_keeps_room_for_a_covering_frame(more: int) -> None:
+    """Also where the size of the file is no multiple of what frames stand at."""
+    disk, path = disk_with(b""), f"/j/{NAME}"
+    writer = SegmentWriter(disk, disk.open(path), path, HEADER, HEADER_BYTES + 152 + more)
+    assert writer.body_bytes_max == 72
+    writer.write(bytes(9), count=1, first_lsn=1, synced_lsn=0)
+    assert writer.body_bytes_max == 16
+    writer.write(bytes(16), count=1, first_lsn=2, synced_lsn=1)
+    assert writer.body_bytes_max < 0
+    writer.write(b"", count=0, first_lsn=3, synced_lsn=2)
+    assert writer.left_bytes == more
 
 
 def test_frames_that_change_between_two_reads_are_damage() -> None:
