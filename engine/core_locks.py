@@ -27,4 +27,7 @@ class CoreLocks:
 
     def has_any(self) -> bool:
         """Whether the thread that asks has one of them."""
-        return any(is_owned() for is_owned in self._asks)
+        has_one = False
+        for is_owned in self._asks:
+            has_one = has_one or is_owned()
+        return has_one

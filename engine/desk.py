@@ -6,6 +6,7 @@
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parkade import asking, forks
@@ -153,18 +154,26 @@ class Desk:
         return Request("ticket.attempts", "ticket.aattempts", [(self._shard(known), look)], finish)
 
     def end(
-        self, ticket_id: str, bound: "Task[..., Any] | None", call: str, *, is_holder: bool = False
+        self,
+        ticket: Ticket[Any],
+        bound: "Task[..., Any] | None",
+        call: str,
+        *,
+        is_holder: bool = False,
     ) -> Request[Any]:
         """Its result once it has ended. `is_holder`: it holds a unique, so it was there."""
-        known = self.parse(ticket_id)
-        self._check_may_wait(ticket_id)
+        serial, part = ticket.address
+        self._check_may_wait(ticket)
 
         def finish(answers: list[Any]) -> Any:
             if answers[0] is None and is_holder:
-                raise ResultGone(ticket_id, keep_done=None)  # by age or by number
-            return self._result(self._seen(ticket_id, answers[0]), ticket_id, bound)
+                raise ResultGone(ticket.id, keep_done=None)  # by age or by number
+            if answers[0] is None:
+                raise self._unknown(ticket.id)
+            return self._result(answers[0], ticket, bound)
 
-        return Request(call, _twin(call), [(self._shard(known), AwaitEnd(known.serial))], finish)
+        asked = AwaitEnd(serial)
+        return Request(call, _twin(call), [(part % self.runtime.shard_count, asked)], finish)
 
     def watch(self, ticket_id: str, call: str) -> Request[Watched]:
         """How it stands, for somebody who is told of what follows."""
@@ -187,10 +196,11 @@ class Desk:
         if attempt is not None and known is not None and known.salt == self.runtime.salt:
             raise WaitInsideAttempt(attempt.task, ticket_id=attempt.ticket_id)
 
-    def _check_may_wait(self, ticket_id: str) -> None:
+    def _check_may_wait(self, ticket: str | Ticket[Any]) -> None:
         attempt = running_attempt()
         if attempt is not None:
             places = f"{self.runtime.options.threads} threads"
+            ticket_id = ticket if isinstance(ticket, str) else ticket.id
             raise WaitInsideAttempt(attempt.task, ticket_id=ticket_id, places=places)
 
     def cancel(self, ticket_id: str, reason: str) -> Request[CancelOutcome]:
@@ -287,16 +297,16 @@ class Desk:
             raise self._unknown(ticket_id)
         return seen
 
-    def _result(self, seen: Seen, ticket_id: str, bound: "Task[..., Any] | None") -> Any:
-        ticket = seen.ticket
-        now_ms = self.runtime.clock.now_ms()
+    def _result(self, seen: Seen, handle: Ticket[Any], bound: "Task[..., Any] | None") -> Any:
+        ticket, body = seen.ticket, seen.body
+        if ticket.state == DONE and body is not None:
+            return decode_untyped(body) if bound is None else bound.decode_result(body)
+        ticket_id = handle.id
         if ticket.state == DONE:
-            if seen.body is None:
-                finished = datetime_of(ticket.finished_ms).isoformat(timespec="seconds")
-                raise ResultGone(ticket_id, finished=finished, keep_done=self._keep_done())
-            return decode_untyped(seen.body) if bound is None else bound.decode_result(seen.body)
+            finished = datetime_of(ticket.finished_ms).isoformat(timespec="seconds")
+            raise ResultGone(ticket_id, finished=finished, keep_done=self._keep_done())
         if ticket.state == CANCELLED:
-            ago_ms = max(0, now_ms - ticket.finished_ms)
+            ago_ms = max(0, self.runtime.clock.now_ms() - ticket.finished_ms)
             raise TicketCancelled(ticket_id, reason=ticket.why or "", ago_ms=ago_ms)
         if ticket.state == EXPIRED:
             expires_ms = 0 if ticket.options is None else ticket.options.expires_ms or 0
@@ -315,6 +325,7 @@ class Desk:
         )
 
 
+@lru_cache(maxsize=64)
 def _twin(call: str) -> str:
     """`ticket.info` -> `ticket.ainfo`."""
     where, _, verb = call.rpartition(".")

@@ -56,6 +56,12 @@ class Ticket(Generic[R_co]):
         return known
 
     @property
+    def address(self) -> tuple[int, int]:
+        """Serial and part, by which the engine finds it."""
+        known = self._id
+        return known if isinstance(known, tuple) else self._desk.parse(known)[:2]
+
+    @property
     def task(self) -> str:
         """The name of its task; asked of the engine when only the id was given."""
         if self._task is None:
@@ -76,7 +82,7 @@ class Ticket(Generic[R_co]):
         handler.
         """
         desk, timeout_ms = self._desk, _timeout_ms(timeout)
-        request = desk.end(self.id, self._bound, "ticket.result", is_holder=self._is_holder)
+        request = desk.end(self, self._bound, "ticket.result", is_holder=self._is_holder)
         try:
             value: R_co = desk.ask(request, timeout_ms)
         except desk.TimeIsUp:
@@ -87,7 +93,7 @@ class Ticket(Generic[R_co]):
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """`result` for coroutines."""
         desk, timeout_ms = self._desk, _timeout_ms(timeout)
-        request = desk.end(self.id, self._bound, "ticket.aresult", is_holder=self._is_holder)
+        request = desk.end(self, self._bound, "ticket.aresult", is_holder=self._is_holder)
         try:
             value: R_co = await desk.aask(request, timeout_ms)
         except desk.TimeIsUp:
