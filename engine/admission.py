@@ -60,8 +60,8 @@ class Admission:
         self.places = places
         self.used = dict.fromkeys(places, 0)
         self.guards = guards or Guards()
-        self._handlers = handlers
-        self._owners: dict[int, Owner] = {}
+        self.handlers = handlers
+        self.owners: dict[int, Owner] = {}
         self._count = count()
         self._clocks = (0, 0)  # wall, monotonic: of the last look
         self.suspect_running: tuple[int, int] | None = None  # (shard, serial)
@@ -92,6 +92,33 @@ class Admission:
         """Whether no other task has started anything for long."""
         return self._turns.in_a_row >= limits.STARTS_ALONE_MIN
 
+    def may_take(
+        self,
+        shards: Sequence[ShardLanes],
+        now_ms: int,
+        mono_ms: int | None = None,
+        settled_ms: int | None = None,
+    ) -> bool:
+        """Whether there is anything to look at for `take`, with the same arguments. In most passes
+        nothing has changed since it had nothing to give."""
+        if self.used == self.places:
+            return False
+        wall, mono = self._timers
+        if self.is_stirred or wall or mono or self._key_timers or self.guards.is_outdated():
+            return True
+        if self.lag_ms or (settled_ms is not None and settled_ms < now_ms):
+            return True
+        owners = self.owners
+        for number in owners:
+            if owners[number].shelf:
+                return True
+        for shard in shards:
+            lanes = shard.placement.lanes
+            if lanes.changed or lanes.fresh or lanes.fresh is None:
+                return True
+        self._clocks = (now_ms, now_ms if mono_ms is None else mono_ms)
+        return False
+
     def take(
         self,
         shards: Sequence[ShardLanes],
@@ -109,16 +136,16 @@ class Admission:
         if not self.has_places:
             return
         self._look(now_ms, now_ms if mono_ms is None else mono_ms, settled_ms, shards)
-        if most <= 0:
+        fresh = self._fresh()
+        if most <= 0 or not (fresh or self.is_stirred):
             return
-        fresh = [o for o in self._owners.values() if o.is_open and o.lanes.has_fresh]
         if len(fresh) == 1 and not self.is_stirred:
             lone = self._take_lone(fresh[0])
             if lone is not None:
                 yield lone
-                fresh = fresh if fresh[0].lanes.has_fresh else []
-        if not fresh and not self.is_stirred:
-            return
+                fresh = self._fresh()
+            if not (fresh or self.is_stirred):
+                return
         for owner in fresh:
             self._note_fresh(owner)
         left = min(most, limits.START_BATCH_MAX)
@@ -136,14 +163,18 @@ class Admission:
     ) -> None:
         was_ms = self._clocks[0]
         self._clocks = (now_ms, mono_ms)
-        self._watch_lag(0 if settled_ms is None else max(0, now_ms - settled_ms))
-        owners = self._owners
-        for owner in owners.values():
-            owner.is_open = False
+        lag_ms = now_ms - settled_ms if settled_ms is not None and settled_ms < now_ms else 0
+        if lag_ms != self.lag_ms:
+            self._watch_lag(lag_ms)
+        owners = self.owners
+        for number in owners:
+            owners[number].is_open = False
         for shard in shards:  # those that take starts
-            known = owners.get(shard.number)
-            if known is None or known.placement is not shard.placement:
-                known = self._begin_with(shard.number, shard.placement)
+            number, placement = shard.number, shard.placement
+            if number in owners and owners[number].placement is placement:
+                known = owners[number]
+            else:
+                known = self._begin_with(number, placement)
             known.is_open = True
             if known.shelf:
                 shelf, known.shelf = known.shelf, set()
@@ -151,12 +182,22 @@ class Admission:
                     self._note_post(post)
         if self.guards.is_outdated():
             self.refresh()
-        self._fire(now_ms, mono_ms, went_back=now_ms < was_ms)
+        wall, mono = self._timers
+        if wall or mono or self._key_timers:
+            self._fire(now_ms, mono_ms, went_back=now_ms < was_ms)
+
+    def _fresh(self) -> list[Owner]:
+        """Those that take starts and whose lanes have changed since the last time."""
+        return [
+            owner
+            for owner in self.owners.values()
+            if owner.is_open and (owner.lanes.changed or owner.lanes.fresh)
+        ]
 
     def _begin_with(self, number: int, placement: Placement) -> Owner:
         """A shard is met for the first time, or with another memory than before."""
         self.shard_is_gone(number)
-        owner = self._owners[number] = Owner(number, placement)
+        owner = self.owners[number] = Owner(number, placement)
         placement.lanes.watch(Gate(self, owner))
         return owner
 
@@ -318,9 +359,9 @@ class Admission:
                 self.wake(kind, name)
         if permit.is_suspect:
             self.suspect_running = None
-            for owner in self._owners.values():
+            for owner in self.owners.values():
                 owner.lanes.hand_on(SUSPECT)
-        self.is_stirred = True
+        self._stir()
 
     def release_plain(self, permit: Permit, count: int) -> None:
         """`release` of so many plain ones that are like this one."""
@@ -330,7 +371,11 @@ class Admission:
         freed = self.guards.end_plain(permit.plan, count)
         if self._held:
             self.wake(*freed)
-        self.is_stirred = True
+        self._stir()
+
+    def _stir(self) -> None:
+        """Something is free, which is looked at where somebody waits."""
+        self.is_stirred = self.is_stirred or bool(self._queues)
 
     def undo(self, permit: Permit, now_ms: int) -> None:
         """Its attempt never began: rates count it no more."""
@@ -344,13 +389,13 @@ class Admission:
 
     def hand_on_key(self, key: str) -> None:
         """More of a key may run than before."""
-        for owner in self._owners.values():
+        for owner in self.owners.values():
             owner.lanes.hand_on_all(key)
         self.is_stirred = True
 
     def shard_is_gone(self, number: int) -> None:
         """Its memory was thrown away: what waited there is found again by its recovery."""
-        owner = self._owners.pop(number, None)
+        owner = self.owners.pop(number, None)
         if owner is not None:
             owner.is_current = False
             for post in owner.posts.values():
@@ -362,7 +407,7 @@ class Admission:
         """Tasks were registered, or numbers set: everything is sorted anew. Walks all lanes."""
         self.guards.renew()
         self._begin_anew()
-        for owner in self._owners.values():
+        for owner in self.owners.values():
             owner.posts.clear()
             owner.shelf.clear()
             for _, lane in owner.lanes.sorted_heads():
@@ -412,7 +457,7 @@ class Admission:
             plan = self.guards.plan_of(task_name, target)
             task = self._tasks.get(plan.task)
             if task is None:
-                kind = self._handlers.kinds().get(task_name, "")
+                kind = self.handlers.kinds().get(task_name, "")
                 if kind not in self.places:
                     kind = ""  # no place will ever be free: held like what has no handler
                 task = self._tasks[plan.task] = TaskQueues(kind, plan)
@@ -433,7 +478,7 @@ class Admission:
         held.hold = hold
         self._held.setdefault((hold.kind, hold.name), set()).add(held)
         # Where there are more lanes than heads, those of others take the place of what is held.
-        self.thinned.update(o.number for o in self._owners.values() if wants_heads(o.lanes))
+        self.thinned.update(o.number for o in self.owners.values() if wants_heads(o.lanes))
         for timers, due_ms in zip(self._timers, (hold.wall_ms, hold.mono_ms), strict=True):
             if due_ms is not None:
                 heapq.heappush(timers, (due_ms, next(self._count), held, hold))
@@ -452,7 +497,7 @@ class Admission:
             self._ready[held.kind].note(held)
         self.is_stirred = True
         # Held lanes do not fill their windows: now they may want to.
-        self.thinned.update(o.number for o in self._owners.values() if o.lanes.hungry)
+        self.thinned.update(o.number for o in self.owners.values() if o.lanes.hungry)
 
     def _fire(self, now_ms: int, mono_ms: int, *, went_back: bool) -> None:
         """Lets go of what was held until now; of all that waits for a wall clock that went back."""
@@ -532,52 +577,8 @@ class Admission:
         """The settled clock goes behind the wall clock for a while, or has caught up with it."""
         was_ms, self.lag_ms = self.lag_ms, lag_ms
         if was_ms and lag_ms < was_ms:
-            for owner in self._owners.values():
+            for owner in self.owners.values():
                 owner.lanes.hand_on_all(CLOCK)
-
-    # ----------------------------------------------------------------------------- for people
-
-    def holds(self, shard: int, ticket: Ticket, now_ms: int, mono_ms: int) -> list[Hold]:
-        """Everything that keeps a due ticket from starting now."""
-        kind = self._handlers.kinds().get(ticket.task)
-        if kind is None:
-            return [Hold("handler", ticket.task)]
-        if kind not in self.places:
-            return [Hold("place", kind)]
-        found: list[Hold] = []
-        owner = self._owners.get(shard)
-        if owner is not None:
-            reason = owner.lanes.keys.reasons.get(ticket.serial)
-            if reason == SUSPECT:
-                found.append(Hold("suspect", ""))
-            elif reason == CLOCK:
-                found.append(Hold("clock", ""))
-            elif ticket.key is not None and not owner.lanes.keys.has_room(ticket):
-                found.append(Hold("key", ticket.key))
-        plan = self.guards.plan_of(ticket.task, ticket.target)
-        found += self.guards.all_holds(plan, ticket.key, now_ms, mono_ms)
-        if self.used[kind] >= self.places[kind] > 0:
-            found.append(Hold("place", kind))
-        return found
-
-    def ahead(self, shard: int, ticket: Ticket) -> int | None:
-        """How many of its task, target and priority go before a ticket; None: it is not in its
-        lane's window."""
-        owner = self._owners.get(shard)
-        lane = None if owner is None else owner.lanes.by_key.get(ticket.lane)
-        if lane is None or not lane.has(ticket.first_due_ms, ticket.serial):
-            return None
-        lanes = (each.placement.lanes.by_key.get(ticket.lane) for each in self._owners.values())
-        rank = (ticket.first_due_ms, ticket.serial)
-        return sum(lane.count_before(*rank) for lane in lanes if lane is not None)
-
-    def about(self, hold: Hold) -> str:
-        """What is to be said of a hold: why a breaker is open, who paused, how many places."""
-        if hold.kind == "breaker" and hold.name in self.guards.circuits:
-            return self.guards.circuits[hold.name].cause
-        if hold.kind == "pause" and hold.name in self.guards.pauses:
-            return self.guards.pauses[hold.name].reason
-        return str(self.places.get(hold.name, ""))
 
 
 _Timer = tuple[int, int, Held, Hold]

@@ -44,6 +44,9 @@ class Answering:
             self._stop_waiting(asked.serial)
             return
         found = inquiring.answer(shard.core, asked, loaded, shard.host.settled_ms)
+        if type(found) is Seen:
+            self._tell_seen(ask, asked, found)
+            return
         if found is None and shard.arrivals.holds(ask):
             return
         if isinstance(found, Need):
@@ -55,12 +58,16 @@ class Answering:
                 shard.awaiting.setdefault(found.serial, []).append(ask)
         elif isinstance(found, FromStore):
             self._ask_store(ask, found)
-        elif isinstance(asked, Explain) and isinstance(found, Seen) and shard.explain is not None:
-            shard.explain(shard, ask, found.ticket)
-        elif shard.progress is not None:
-            shard.hold(ask, shard.progress.shown(shard.number, found))
         else:
             shard.hold(ask, found)
+
+    def _tell_seen(self, ask: Ask, asked: Inquiry, seen: Seen) -> None:
+        shard = self._shard
+        if type(asked) is Explain and shard.explain is not None:
+            shard.explain(shard, ask, seen.ticket)
+        else:
+            progress = shard.progress
+            shard.hold(ask, seen if progress is None else progress.shown(shard.number, seen))
 
     def inquire_first(self, asks: deque[Ask]) -> None:
         """Answers those that only look: they write nothing, so on a full disk they need not wait

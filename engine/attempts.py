@@ -78,10 +78,14 @@ class Attempts:
         self.admission = admission
         self._rules = rules
         self._runner = runner
+        # Gives up attempts that have run out of time, before anything else is heard of them.
+        self.look_at_time = runner.look
+        # How long until an attempt may run out of time; None: none will.
+        self.look_wait_ms = runner.wait_ms
         self._breakers = breakers
         self._attempts: dict[int, _Attempt] = {}  # by serial, which no two shards share
         self._unbegun: set[int] = set()  # picked, and no Started of theirs is durable yet
-        self._jobs: list[Job] = []
+        self.jobs: list[Job] = []  # they begin with the next `send_jobs`
         self._changed: list[str] = []  # breakers, by the outcomes being settled
         self._clock_held: list[tuple[ShardHost, int]] = []
         self._zombies: dict[int, _Zombie] = {}  # by serial: its ticket has no other attempt
@@ -106,10 +110,10 @@ class Attempts:
         """How many more may be under way. None before half of them are durable: each shard's frame
         would make room for a few, and every ticket would pay for a pass. One task alone has nobody
         behind it who would wait."""
-        most = limits.STARTS_UNDER_WAY_MAX
+        most, under_way = limits.STARTS_UNDER_WAY_MAX, len(self._unbegun)
         if self.admission.is_one_task:
             return limits.START_BATCH_MAX
-        return most - self.under_way if 2 * self.under_way <= most else 0
+        return most - under_way if 2 * under_way <= most else 0
 
     # ------------------------------------------------------------------------------- starting
 
@@ -117,10 +121,13 @@ class Attempts:
         """Starts what may start. The other two clocks None: they are like the wall clock."""
         if self._runner.is_loop_closed():
             self._runner.loop_lost()
-        self._give_back_clock_held()
-        if not self.is_admitting or not self.admission.has_places:
+        if self._clock_held:
+            self._give_back_clock_held()
+        if not self.is_admitting:
             return
         open_shards = [s for s in self._shards if s.is_open and s.room.takes_starts]
+        if not self.admission.may_take(open_shards, now_ms, mono_ms, settled_ms):
+            return
         picks: dict[int, list[int]] = defaultdict(list)
         twice: list[Permit] = []
         attempts = self._attempts
@@ -138,25 +145,18 @@ class Attempts:
             picks[number].append(serial)
         for permit in twice:
             self.admission.undo(permit, now_ms)
-        for number in self.admission.thinned:
-            self._shards[number].is_stirred = True
-        self.admission.thinned.clear()
-        for number, picked in picks.items():
-            self._prepare(self._shards[number], picked)
+        if self.admission.thinned:
+            for number in self.admission.thinned:
+                self._shards[number].is_stirred = True
+            self.admission.thinned.clear()
+        for number in picks:
+            self._prepare(self._shards[number], picks[number])
 
     def wait_ms(self, now_ms: int, mono_ms: int) -> int | None:
         """How long until time alone may let something start; None: it will not."""
         if not self.is_admitting or not self._starts_left():
             return None  # those that become durable begin a pass by themselves
         return self.admission.wait_ms(now_ms, mono_ms)
-
-    def look_at_time(self, mono_ms: int) -> None:
-        """Gives up attempts that have run out of time, before anything else is heard of them."""
-        self._runner.look(mono_ms)
-
-    def look_wait_ms(self, mono_ms: int) -> int | None:
-        """How long until an attempt may run out of time; None: none will."""
-        return self._runner.wait_ms(mono_ms)
 
     def cancel(self, serial: int, fence: int, reason: str) -> None:
         """That the ticket is to be cancelled is durable: its attempt hears of it."""
@@ -315,7 +315,7 @@ class Attempts:
     ) -> None:
         """Each by serial, part and fence. A ticket is copied: its head goes on changing."""
         attempts, hot, job_of = self._attempts, shard.core.memory.hot, self._rules.job_of
-        jobs, without = self._jobs, list[Outcome]()
+        jobs, without = self.jobs, list[Outcome]()
         for serial, _, fence in started:
             attempt = attempts[serial]
             attempt.fence = fence
@@ -329,16 +329,11 @@ class Attempts:
         if without:
             self.settle(without, shard.number)
 
-    @property
-    def to_send(self) -> int:
-        """How many attempts begin with the next `send_jobs`."""
-        return len(self._jobs)
-
     def send_jobs(self) -> bool:
         """Hands what may run to the executors, all in one call; whether there was anything."""
-        if not self._jobs:
+        if not self.jobs:
             return False
-        jobs, self._jobs = self._jobs, []
+        jobs, self.jobs = self.jobs, []
         self._runner.start(jobs)
         return True
 

@@ -379,6 +379,8 @@ class CallerFrames:
         if not self.is_allowed:
             return
         self._is_core_in = True  # in this order: who begins to write looks at it afterwards
+        if not self._writing:
+            return
         for pen in list(self._writing.values()):  # a tuple might collect garbage meanwhile
             with pen.lock:
                 pass
@@ -395,8 +397,9 @@ class CallerFrames:
         """It is over."""
         self._is_core_in = False
         waiting = self._waiting
-        for _ in range(len(waiting)):  # who comes back meanwhile waits for the next one
-            waiting.popleft().release()
+        if waiting:
+            for _ in range(len(waiting)):  # who comes back meanwhile waits for the next one
+                waiting.popleft().release()
 
     def end(self) -> None:
         """There are no more passes, and nobody else writes from now on."""

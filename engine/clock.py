@@ -110,18 +110,21 @@ class SettledClock:
 
     def read(self, wall: WallMs, mono: MonoMs) -> SettledMs:
         """The settled time now; to be called with every reading of the two clocks."""
-        uptime_ms = max(0, mono - self._mono)
-        self._mono = max(self._mono, mono)
-        offset = wall - self._mono
-        if abs(offset - self._new_offset_ms) > HOLD_DRIFT_MS_MAX:
-            self._new_offset_ms, self._held_since = offset, self._mono
-        if self._mono - self._held_since >= HOLD_MS:
+        # In every pass: comparisons, and no calls.
+        uptime_ms = mono - self._mono
+        if uptime_ms < 0:
+            uptime_ms, mono = 0, self._mono
+        self._mono = mono
+        offset = wall - mono
+        if not -HOLD_DRIFT_MS_MAX <= offset - self._new_offset_ms <= HOLD_DRIFT_MS_MAX:
+            self._new_offset_ms, self._held_since = offset, mono
+        if mono - self._held_since >= HOLD_MS:
             self._believed_offset_ms = offset
         self._is_following_uptime = offset > self._believed_offset_ms + STEP_AHEAD_MS_MAX
         if self._is_following_uptime:
             self._settled = SettledMs(self._settled + uptime_ms)
-        else:
-            self._settled = max(self._settled, SettledMs(wall))
+        elif wall > self._settled:
+            self._settled = SettledMs(wall)
         return self._settled
 
     def confirm(self, wall: WallMs, mono: MonoMs) -> SettledMs:

@@ -57,29 +57,29 @@ class Deadlines:
             run.stop_until_ms = now_ms + STOP_GRACE_MS
             self._add(run, run.stop_until_ms)
 
-    def look(self, now_ms: int) -> None:
+    def look(self, mono_ms: int) -> None:
         """Gives up what has run out of time."""
         has_given_up = False
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= mono_ms:
             run = heapq.heappop(self._heap)[2]
             if not self._runs.is_open(run):
                 continue
-            next_ms = self._look_at(run, now_ms)
+            next_ms = self._look_at(run, mono_ms)
             if next_ms is None:
                 has_given_up = True
             else:
                 self._add(run, next_ms)
-        if now_ms >= self._round_ms:
-            self._round_ms = now_ms + LIVENESS_MS
+        if mono_ms >= self._round_ms:
+            self._round_ms = mono_ms + LIVENESS_MS
             known = self._runs.all() + self._runs.zombies()
             dead = [run for run in known if not run.place.is_alive(run)]
             self._runs.lose(dead, "what ran it is gone")
         if has_given_up:
             self._runs.hand_over()
 
-    def wait_ms(self, now_ms: int) -> int | None:
+    def wait_ms(self, mono_ms: int) -> int | None:
         """How long until something may run out of time; None: nothing will."""
-        return max(0, self._heap[0][0] - now_ms) if self._heap else None
+        return max(0, self._heap[0][0] - mono_ms) if self._heap else None
 
     def _add(self, run: Run, at_ms: int) -> None:
         heapq.heappush(self._heap, (at_ms, next(self._numbers), run))

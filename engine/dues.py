@@ -58,10 +58,6 @@ class Dues:
         if mono_ms < self.mono_ms:
             self.mono_ms = mono_ms
 
-    def cover_by(self, since_ms: int) -> None:
-        """A frame without a successor is covered after a while."""
-        self.are_over_by(since_ms + limits.IDLE_COVER_MS)
-
     def try_again_at(self, mono_ms: int) -> None:
         """Nothing is to be done before that time on the monotonic clock."""
         self.wall_ms, self.mono_ms = NEVER_MS, mono_ms

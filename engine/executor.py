@@ -64,7 +64,13 @@ class Executor:
         )
         self.runs = Runs(deliver=deliver, clock=clock, settler=settler, port=port)
         self.deadlines = Deadlines(self.runs)
+        # Gives up what has run out of time: the core thread's, before it hears of outcomes.
+        self.look = self.deadlines.look
+        # How long until something may run out of time; None: nothing will.
+        self.wait_ms = self.deadlines.wait_ms
         self.loops = LoopedPlace(self.runs)
+        # Whether the caller's loop was closed without `loop_lost` being called since.
+        self.is_loop_closed = self.loops.is_lost
         self.processes = ProcessPool(
             process_count,
             self.runs,
@@ -142,14 +148,6 @@ class Executor:
         if is_for_good:
             self.deadlines.asked_to_stop(run, self._clock.monotonic_ms())
 
-    def look(self, mono_ms: int) -> None:
-        """Give up what has run out of time: the core thread's, before it hears of outcomes."""
-        self.deadlines.look(mono_ms)
-
-    def wait_ms(self, mono_ms: int) -> int | None:
-        """How long until something may run out of time; None: nothing will."""
-        return self.deadlines.wait_ms(mono_ms)
-
     def running(self) -> list[tuple[int, int, bool]]:
         """Every attempt that has no outcome yet: serial, fence, whether its handler has begun."""
         return [(*run.key, run.has_begun) for run in self.runs.all()]
@@ -163,10 +161,6 @@ class Executor:
     def zombies(self) -> list[tuple[int, int]]:
         """Serial and fence of the attempts that were given up and whose handlers run on."""
         return [run.key for run in self.runs.zombies()]
-
-    def is_loop_closed(self) -> bool:
-        """Whether the caller's loop was closed without `loop_lost` being called since."""
-        return self.loops.is_lost()
 
     def loop_lost(self) -> None:
         """The caller's loop has closed: what began on it ends as unknown, what did not is given

@@ -52,7 +52,7 @@ class Gathering:
 
     def __init__(self, shard: "ShardHost") -> None:
         self._shard = shard
-        self._asks: list[Ask] = []
+        self.asks: list[Ask] = []
         self._drafts: list[Submitted] = []
         self._bytes = 0
 
@@ -67,7 +67,7 @@ class Gathering:
         for draft in drafts:
             if draft.unique is not None:
                 return False
-        self._asks.append(ask)
+        self.asks.append(ask)
         self._drafts += drafts
         self._bytes += ask.size
         self._shard.records_bytes += ask.size
@@ -75,16 +75,14 @@ class Gathering:
 
     def give_back(self) -> None:
         """The shard failed before these were decided: they wait for what comes of it."""
-        asks, self._asks, self._drafts, self._bytes = self._asks, [], [], 0
+        asks, self.asks, self._drafts, self._bytes = self.asks, [], [], 0
         for ask in asks:
             self._shard.put(ask)
 
     def decide(self) -> None:
         """All that was taken, in its order."""
-        if not self._asks:
-            return
-        shard, asks, drafts, size = self._shard, self._asks, self._drafts, self._bytes
-        self._asks, self._drafts, self._bytes = [], [], 0
+        shard, asks, drafts, size = self._shard, self.asks, self._drafts, self._bytes
+        self.asks, self._drafts, self._bytes = [], [], 0
         shard.records_bytes -= size
         records: list[Record] = list(drafts)
         shard.apply(Verdict(records, AllCreated(drafts)), None, size)

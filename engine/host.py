@@ -25,6 +25,7 @@ from parkade.lone_frames import LoneFrames
 from parkade.opening import OpenShard
 from parkade.outcome_wait import OUTCOME_WAIT_S, OutcomeWait
 from parkade.shard.commands import Outcome
+from parkade.shard.memory import changed_bytes
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
 from parkade.volley import LINGER_S, Volley
@@ -34,8 +35,9 @@ from parkade.why import gather
 __all__ = ["Host", "Recovery"]
 
 GIVE_WAY_S = 0.001
-"""How long the core thread does nothing, at most, after a lone frame. Whom it has started or
-answered goes on meanwhile, and does not wait for the interpreter while upkeep has it."""
+"""How long the core thread does nothing, at most, after a lone frame, or an answer that needed
+none. Whom it has started or answered goes on meanwhile, and does not wait for the interpreter while
+upkeep has it."""
 
 
 class Recovery(Protocol):
@@ -89,7 +91,8 @@ class Host:
         )
         self._volley = Volley()
         self._outcome_wait = OutcomeWait()
-        self._gives_way = False
+        self._pauses = False  # for a moment, after the pass
+        self._gives_way = False  # to all but those who are not patient
         self._is_wanted = False  # a pass, for another reason than outcomes and frames
         self.is_lone = False  # one shard has something to do: its frame may be written in this pass
         self._read_clocks()
@@ -215,7 +218,7 @@ class Host:
                 self._hush()
                 if self._outcome_wait.is_on:
                     self._await_outcomes()
-                elif self._gives_way:
+                elif self._pauses:
                     self._event.wait(GIVE_WAY_S)
                 elif wait_ms and not (self._await_outcomes() or self._await_volley()):
                     self.clock.wait(self._event, wait_ms)
@@ -250,8 +253,10 @@ class Host:
     def _await_volley(self) -> bool:
         """Whether there is something to do, once all frames that are on their way are durable, or a
         moment is over."""
-        volley, posted = self._volley, self._posted
-        if volley.expect(sum([s.frame_in_flight for s in self.shards if s.is_open])):
+        volley, posted, frames = self._volley, self._posted, 0
+        for shard in self.shards:
+            frames += shard.is_open and shard.frame_in_flight
+        if volley.expect(frames):
             if len(posted) >= volley.count or self._event.wait(LINGER_S):
                 return True
             volley.end()
@@ -280,21 +285,19 @@ class Host:
 
     def _pass(self) -> int:
         self._changed_bytes = None
-        self._gives_way = False  # before anything is taken: who comes behind that wakes us
+        # Before anything is taken: who comes behind that wakes us.
+        self._pauses = self._gives_way = False
         self._read_clocks()
         self.caller_frames.take_in()
         self.attempts.look_at_time(self.mono_ms)
-        self._take_posted()
+        if self._posted:
+            self._take_posted()
         self.take_outcomes()
-        self._take_asks()
-        self.is_lone = self.lone_frames.is_quiet(self.mono_ms) and (
-            sum([shard.is_stirred for shard in self.shards]) < 2
-        )
-        for shard in self.shards:
-            if shard.needs_turn():
-                self._turn(shard)
+        if self.inbox.asks:
+            self._take_asks()
+        self._give_turns()
         self._admit()
-        if self.levers is not None:
+        if self.levers is not None and self.levers.unwritten:
             self.levers.step()
         if self._leaving:
             leaving, self._leaving = self._leaving, 0
@@ -302,60 +305,86 @@ class Host:
         if self.inbox.valve is not None:
             self._tell_valve(self.inbox.valve)
         written = self.lone_frames.written
-        is_more = not self._waits_for_outcomes() and self._hand_frames()
-        has_left = self._let_go() and self.lone_frames.written > written
-        self._gives_way = has_left and not self._is_called
-        self._check_conditions()
-        return 0 if is_more or self._gives_way else self._wait_ms()
+        is_waiting = bool(self.attempts.jobs) and self._waits_for_outcomes()
+        is_more = not is_waiting and self._hand_frames()
+        if self._let_go() and not (self.inbox.asks or self._outcomes):
+            self._gives_way = self.lone_frames.written > written
+            self._pauses = self._gives_way or self._has_put_off()
+        if self._conditions:
+            self._check_conditions()
+        return 0 if is_more or self._pauses else self._wait_ms()
 
     def _let_go(self) -> bool:
         """What may leave leaves, the attempts first: who has an answer may want more, and they
         would wait for that. Whether anything left."""
-        has_begun = self.attempts.send_jobs()
+        has_begun = bool(self.attempts.jobs) and self.attempts.send_jobs()
         return self.wakeups.send() or has_begun
+
+    def _has_put_off(self) -> bool:
+        """Whether upkeep is to follow, and no frame is on its way."""
+        has_any = False
+        for shard in self.shards:
+            if shard.is_open:
+                if shard.frame_in_flight:
+                    return False
+                has_any = has_any or shard.upkeep.put_off > 0
+        return has_any
 
     def _waits_for_outcomes(self) -> bool:
         """Whether frames wait for the outcomes of the attempts that begin in this pass."""
-        begun = self.attempts.to_send
-        if not begun:
-            return False
         records = [len(shard.records) for shard in self.shards if shard.is_open]
-        return self._outcome_wait.begins(begun, max(records, default=0))
+        return self._outcome_wait.begins(len(self.attempts.jobs), max(records, default=0))
 
     def _hand_frames(self) -> bool:
         """To the shards' own threads; a lone one is written here, and heard of at once. True: there
         is more to do, which the next pass may begin with."""
+        for shard in self.shards:
+            if shard.is_open and (shard.records or shard.frame_in_flight):
+                break
+        else:
+            return False
         began_ms = self.clock.monotonic_ms()
-        lone = None if self._is_called else self.lone_frames.pick(self.shards, began_ms)
+        is_called = bool(self.inbox.asks or self._outcomes)
+        lone = None if is_called else self.lone_frames.pick(self.shards, began_ms)
         if lone is None:
-            for shard in self.open_shards():
-                if shard.records:
+            for shard in self.shards:
+                if shard.is_open and shard.records:
                     shard.hand_frame()
             return False
         self._let_go()  # nothing that is durable waits for the disk once more
         lone.hand_frame(is_here=True)
-        self.lone_frames.note(
-            began_ms=began_ms, ended_ms=self.clock.monotonic_ms(), has_company=self._is_called
-        )
-        self._event.clear()
-        self._take_posted()
-        return any(shard.is_stirred for shard in self.shards)  # by what had come for any of them
-
-    @property
-    def _is_called(self) -> bool:
-        """Whether somebody wants something that the pass under way does not know of."""
-        return bool(self.inbox or self._outcomes)
+        ended_ms = self.clock.monotonic_ms()
+        is_called = bool(self.inbox.asks or self._outcomes)
+        self.lone_frames.note(began_ms=began_ms, ended_ms=ended_ms, has_company=is_called)
+        if self._posted:
+            self._event.clear()
+            self._take_posted()
+        is_more = False
+        for shard in self.shards:
+            is_more = is_more or shard.is_stirred  # by what had come for any of them
+        return is_more
 
     def _is_called_beside(self, sent_on: int) -> bool:
-        """The same, beside so many asks of callers who could not write by themselves."""
-        return len(self.inbox) > sent_on or bool(self._outcomes)
+        """Whether somebody wants something that the pass under way does not know of, beside so many
+        asks of callers who could not write by themselves."""
+        return len(self.inbox.asks) > sent_on or bool(self._outcomes)
 
-    def _turn(self, shard: ShardHost) -> None:
-        """An error costs its shard the memory that may be wrong, and the others nothing."""
-        try:
-            shard.turn()
-        except Exception as error:
-            shard.poison(error)
+    def _give_turns(self) -> None:
+        """To the shards into which something has come, or for which something is due: one at rest
+        costs a pass two comparisons. An error costs its shard the memory that may be wrong, and the
+        others nothing."""
+        now_ms, mono_ms = self.now_ms, self.mono_ms
+        stirred = 0
+        for shard in self.shards:
+            stirred += shard.is_stirred
+        self.is_lone = stirred < 2 and self.lone_frames.is_quiet(mono_ms)
+        for shard in self.shards:
+            dues = shard.dues
+            if shard.is_stirred or now_ms >= dues.wall_ms or mono_ms >= dues.mono_ms:
+                try:
+                    shard.turn()
+                except Exception as error:
+                    shard.poison(error)
 
     def _admit(self) -> None:
         """Which shard an error here comes from is not known: all are recovered from their disks."""
@@ -374,7 +403,7 @@ class Host:
         self.mono_ms = self.clock.monotonic_ms()
         settled_ms = self._settled_clock.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
         # A wall clock set back gives deadlines that the settled clock has passed already.
-        self.settled_ms: int = min(settled_ms, self.now_ms)
+        self.settled_ms: int = settled_ms if settled_ms < self.now_ms else self.now_ms
 
     def _take_posted(self) -> None:
         posted = self._posted
@@ -393,9 +422,10 @@ class Host:
 
     def take_outcomes(self) -> None:
         """Settles what the executors have delivered."""
-        outcomes = [
-            outcome for _ in range(len(self._outcomes)) for outcome in self._outcomes.popleft()
-        ]
+        outcomes: list[Outcome] = []
+        if self._outcomes:
+            for _ in range(len(self._outcomes)):
+                outcomes += self._outcomes.popleft()
         self._outcome_wait.end(len(outcomes))
         if outcomes:
             self.attempts.settle_all(outcomes)
@@ -425,14 +455,13 @@ class Host:
         self._due_before, self._due_decided = self._due_decided, 0
 
     def _check_conditions(self) -> None:
-        if self._conditions:
-            left: list[tuple[Callable[[], bool], threading.Event]] = []
-            for condition, event in self._conditions:
-                if self._holds(condition):
-                    event.set()
-                else:
-                    left.append((condition, event))
-            self._conditions = left
+        left: list[tuple[Callable[[], bool], threading.Event]] = []
+        for condition, event in self._conditions:
+            if self._holds(condition):
+                event.set()
+            else:
+                left.append((condition, event))
+        self._conditions = left
 
     def _holds(self, condition: Callable[[], bool]) -> bool:
         try:
@@ -442,7 +471,8 @@ class Host:
             return True
 
     def _wait_ms(self) -> int:
-        if self._is_called or (self._posted and not self._volley.is_gathering):
+        is_called = self.inbox.asks or self._outcomes
+        if is_called or (self._posted and not self._volley.is_gathering):
             return 0
         wait_ms = limits.WAIT_MS_MAX
         start_ms = self.attempts.wait_ms(self.now_ms, self.mono_ms)
@@ -452,9 +482,15 @@ class Host:
         look_ms = self.attempts.look_wait_ms(self.mono_ms)
         if look_ms is not None:
             wait_ms = min(wait_ms, look_ms)
+        now_ms, mono_ms = self.now_ms, self.mono_ms
         for shard in self.shards:
-            if shard.is_open:
+            if not shard.is_open:
+                continue
+            dues = shard.dues
+            if shard.is_stirred or shard.upkeep.put_off:
                 wait_ms = min(wait_ms, shard.wait_ms())
+            elif dues.wall_ms - now_ms < wait_ms or dues.mono_ms - mono_ms < wait_ms:
+                wait_ms = min(dues.wall_ms - now_ms, dues.mono_ms - mono_ms)
         return max(0, wait_ms)
 
     # ------------------------------------------------------------------------ what shards need
@@ -496,17 +532,16 @@ class Host:
     def has_changed_room(self) -> bool:
         """False at the bound of what is dirty or in flight in all shards, and does not only move to
         rows: submits then wait for a checkpoint."""
-        changed_bytes = self.changed_bytes
-        if changed_bytes < limits.DIRTY_BYTES_MAX:
+        if self.changed_bytes < limits.DIRTY_BYTES_MAX:
             return True
         moved_bytes = sum([s.core.memory.moved_bytes for s in self.shards if s.is_open])
-        return changed_bytes - moved_bytes < limits.DIRTY_BYTES_MAX
+        return self.changed_bytes - moved_bytes < limits.DIRTY_BYTES_MAX
 
     @property
     def changed_bytes(self) -> int:
         """What is dirty or in flight in all shards. Reckoned once a pass."""
         if self._changed_bytes is None:
-            self._changed_bytes = sum([s.changed_bytes for s in self.shards if s.is_open])
+            self._changed_bytes = changed_bytes([s.core.memory for s in self.shards if s.is_open])
         return self._changed_bytes
 
     def shard(self, number: int) -> ShardHost | None:

@@ -26,7 +26,7 @@ class Inbox:
         self._bytes_max = bytes_max
         self._wake = wake
         self._wake_soon = wake_soon
-        self._asks: deque[tuple[int, Ask]] = deque()
+        self.asks: deque[tuple[int, Ask]] = deque()  # looked at in every pass
         self.valve: Valve | None = None  # before the door, with Engine(max_ready=)
         self._bytes = 0
         self._closed: BaseException | None = None
@@ -38,7 +38,7 @@ class Inbox:
     def put(self, asks: Iterable[tuple[int, Ask]], *, is_patient: bool = False) -> None:
         """(shard, ask) pairs. Unbounded: `enter` comes before. `is_patient`: they may be taken a
         moment later."""
-        self._asks.extend(asks)
+        self.asks.extend(asks)
         if is_patient:
             self._wake_soon()
         else:
@@ -58,9 +58,9 @@ class Inbox:
 
     def _fail_all(self, error: BaseException) -> None:
         wakeups = Wakeups()
-        while self._asks:
+        while self.asks:
             try:
-                _, ask = self._asks.popleft()
+                _, ask = self.asks.popleft()
             except IndexError:  # another thread that came late took it
                 break
             ask.fail(error, wakeups)
@@ -120,12 +120,9 @@ class Inbox:
 
     def take(self) -> Iterable[tuple[int, Ask]]:
         """All that is there, in order."""
-        asks = self._asks
+        asks = self.asks
         for _ in range(len(asks)):
             yield asks.popleft()
-
-    def __len__(self) -> int:
-        return len(self._asks)
 
 
 def _set(future: "asyncio.Future[None]") -> None:

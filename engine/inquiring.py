@@ -3,12 +3,12 @@
 Runs on the core thread, save for the work that a `FromStore` hands to a reading thread.
 """
 
-import copy
 import heapq
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from parkade import grouped
 from parkade.asks import (
@@ -35,6 +35,8 @@ from parkade.shard.view import View
 
 __all__ = ["AGAIN", "FromStore", "NotEnded", "answer"]
 
+_ABOUT_ONE: Final = (Look, AwaitEnd)
+
 AGAIN: Final = object()
 """What was asked about has changed while it was read: to be asked anew."""
 
@@ -57,6 +59,8 @@ class FromStore(msgspec.Struct, frozen=True):
 
 def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) -> Any:
     """The answer, or `Need`, `NotEnded` or `FromStore`."""
+    if isinstance(asked, _ABOUT_ONE):
+        return _about_one(core, asked, loaded)
     if isinstance(asked, PageOf):
         return _page(asked, [], 0)
     if isinstance(asked, GroupsOf):
@@ -69,9 +73,13 @@ def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) 
     if isinstance(asked, Rehearse):
         verdict = core.decide(asked.command, settled_ms, settled_ms, loaded)
         return verdict.answers if verdict.need is None else verdict.need
-    if isinstance(asked, BookmarkOf):
-        return _bookmark(core, asked.serial)
-    assert isinstance(asked, Look | AwaitEnd)
+    assert isinstance(asked, BookmarkOf)
+    return _bookmark(core, asked.serial)
+
+
+def _about_one(
+    core: Shard, asked: Look | AwaitEnd, loaded: Loaded | None
+) -> "Seen | Need | NotEnded | FromStore | None":
     ticket = _ticket(core, asked.serial, loaded)
     if ticket is None or isinstance(ticket, Need):
         return ticket
@@ -81,7 +89,7 @@ def answer(core: Shard, asked: Inquiry, loaded: Loaded | None, settled_ms: int) 
         return _with_body(core, ticket)
     if asked.wants_history:
         return _with_history(ticket)
-    return _with_body(core, ticket) if asked.wants_body else Seen(copy.copy(ticket))
+    return _with_body(core, ticket) if asked.wants_body else Seen(replace(ticket))
 
 
 def _group_ends(core: Shard, asked: GroupEnds) -> FromStore:
@@ -103,7 +111,7 @@ def _ticket(core: Shard, serial: int, loaded: Loaded | None) -> Ticket | Need | 
 
 def _with_body(core: Shard, ticket: Ticket) -> "Seen | FromStore":
     serial, body = ticket.serial, core.body(ticket.serial)
-    seen = copy.copy(ticket)
+    seen = replace(ticket)
     if isinstance(body, Unread):
         return FromStore(
             lambda reader: reader.load([serial], has_bodies=True),
@@ -141,7 +149,7 @@ def _bookmark(core: Shard, serial: int) -> "bytes | FromStore | None":
 
 
 def _with_history(ticket: Ticket) -> FromStore:
-    serial, seen = ticket.serial, copy.copy(ticket)
+    serial, seen = ticket.serial, replace(ticket)
 
     def finish(core: Shard, got: History) -> Seen:
         rows = {row.fence: row for row in got.rows}
@@ -212,7 +220,7 @@ def _page(asked: PageOf, found: list[Ticket], scanned: int) -> FromStore:
         if last is None or len(part.tickets) == asked.limit or walked >= FIND_SCAN_MAX:
             return ShardPage(tickets, walked, last)
         left = asked.limit - len(part.tickets)
-        return _page(msgspec.structs.replace(asked, before=last, limit=left), tickets, walked)
+        return _page(replace(asked, before=last, limit=left), tickets, walked)
 
     return FromStore(work, finish, stands_alone=True)
 
@@ -235,4 +243,4 @@ def _merged(core: Shard, asked: PageOf, got: Heads) -> ShardPage:
     newest = heapq.nlargest(asked.limit, kept + mine, key=lambda ticket: ticket.serial)
     is_cut = len(kept) + len(mine) > asked.limit
     last = newest[-1].serial if is_cut else got.last
-    return ShardPage([copy.copy(ticket) for ticket in newest], got.walked + len(changed), last)
+    return ShardPage([replace(ticket) for ticket in newest], got.walked + len(changed), last)

@@ -143,21 +143,27 @@ class ShardIO(_Worker):
         on_durable: Callable[[int], None],
         on_failed: Callable[[Exception], None],
     ) -> None:
-        """`append` on the thread that calls: this one's own, or the core's while it is idle."""
+        """`append` on the thread that calls."""
         try:
-            body = encode_records(records)
-            began_us = stopwatch_us()
-            try:
-                last_lsn = journal.append(body, len(records))
-            except NoRoom:
-                # Larger than was reckoned, and nothing of it is written: there may be room yet.
-                journal.prepare_spare(len(body))
-                last_lsn = journal.append(body, len(records))
+            last_lsn = self.write(journal, records)
         except Exception as error:
             self._post(on_failed, error)
         else:
-            self.latencies.add(stopwatch_us() - began_us)
             self._post(on_durable, last_lsn)
+
+    def write(self, journal: FrameJournal, records: Sequence[Record]) -> int:
+        """Writes one frame on the thread that calls, this one's own or the core's while it is idle;
+        its last LSN. Raises what the journal raises."""
+        body = encode_records(records)
+        began_us = stopwatch_us()
+        try:
+            last_lsn = journal.append(body, len(records))
+        except NoRoom:
+            # Larger than was reckoned, and nothing of it is written: there may be room yet.
+            journal.prepare_spare(len(body))
+            last_lsn = journal.append(body, len(records))
+        self.latencies.add(stopwatch_us() - began_us)
+        return last_lsn
 
     def call(
         self,

@@ -73,7 +73,7 @@ class Levers:
         self._changes: deque[_Change] = deque()
         self._moved: dict[str, int] = {}  # breakers that stand as the house does not know yet
         self._moves = 0
-        self._unwritten: set[str] = set()  # breakers whose last change could not be written
+        self.unwritten: set[str] = set()  # breakers whose last change could not be written
         self._retry_ms = 0
         self._under_way = 0
 
@@ -231,7 +231,7 @@ class Levers:
         self._write([BreakerSet(name, self._circuit(name).encode()) for name in moves], written)
 
     def _write_later(self, names: Iterable[str]) -> None:
-        self._unwritten.update(names)
+        self.unwritten.update(names)
         self._retry_ms = self._host.mono_ms + CHECKPOINT_RETRY_MS
 
     # ----------------------------------------------------------------------------------- events
@@ -249,9 +249,9 @@ class Levers:
         self._host.feed.publish([(kind, self._host.now_ms, 0, 0, task, detail)])
 
     def step(self) -> None:
-        """In each pass: writes again what could not be written."""
-        if self._unwritten and self._host.mono_ms >= self._retry_ms:
-            names, self._unwritten = sorted(self._unwritten), set()
+        """Writes again what could not be written."""
+        if self._host.mono_ms >= self._retry_ms:
+            names, self.unwritten = sorted(self.unwritten), set()
             self.note_breakers(names)
 
     # ---------------------------------------------------------------------------------- writing

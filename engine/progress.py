@@ -7,7 +7,7 @@ the record that ends its attempt (docs/semantics.md, Progress and bookmarks).
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from parkade.asks import Seen
 from parkade.shard.commands import Bookmark
@@ -27,33 +27,30 @@ class ProgressBoard:
 
     def __init__(self, shard_count: int) -> None:
         self.lock = threading.RLock()  # the core's too; a finalizer may tell of some in between
-        self._latest: list[dict[int, Bookmark]] = [{} for _ in range(shard_count)]
+        # By shard, then by serial: what waits to go along.
+        self.latest: list[dict[int, Bookmark]] = [{} for _ in range(shard_count)]
         self._taken_ms = [0] * shard_count
 
     def put(self, shard: int, serial: int, fence: int, progress: ProgressNote) -> None:
         """An attempt tells how far it is."""
         with self.lock:
-            self._latest[shard][serial] = Bookmark(serial, fence, progress=progress)
+            self.latest[shard][serial] = Bookmark(serial, fence, progress=progress)
 
     def of(self, serial: int, fence: int, shard: int) -> ProgressNote | None:
         """What the attempt told last, if no record has it yet."""
-        told = self._latest[shard].get(serial)
+        told = self.latest[shard].get(serial)
         return None if told is None or told.fence != fence else told.progress
 
-    def shown(self, shard: int, answer: Any) -> Any:
+    def shown(self, shard: int, seen: Seen) -> Seen:
         """The answer to somebody who looks at a ticket, with the progress of this moment."""
-        if isinstance(answer, Seen) and answer.ticket.state == RUNNING and self._latest[shard]:
-            ticket = answer.ticket  # a copy, nobody else's
+        ticket = seen.ticket  # a copy, nobody else's
+        if ticket.state == RUNNING and self.latest[shard]:
             ticket.progress = self.of(ticket.serial, ticket.fence, shard) or ticket.progress
-        return answer
-
-    def has_any(self, shard: int) -> bool:
-        """Whether any of this shard waits to go along."""
-        return bool(self._latest[shard])
+        return seen
 
     def take(self, shard: int, records: Sequence[Record], mono_ms: int) -> list[Bookmark]:
         """What goes along with these records; first of the tickets that they are about."""
-        latest = self._latest[shard]
+        latest = self.latest[shard]
         named = {getattr(record, "serial", None) for record in records}
         with self.lock:
             waiting = list(latest)

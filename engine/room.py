@@ -37,7 +37,9 @@ class Room:
         """At the beginning of a turn."""
         shard = self._shard
         journal, self.takes_new = shard.journal, shard.host.has_changed_room()
-        wanted_bytes = max(self._wanted_bytes, limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES)
+        wanted_bytes = limits.TURN_BYTES_MAX + limits.FRAME_MARGIN_BYTES
+        if self._wanted_bytes > wanted_bytes:
+            wanted_bytes = self._wanted_bytes
         # A spare takes the largest frame that the journal was ever asked about.
         has_spare = wanted_bytes <= self._asked_bytes and journal.has_spare
         if not has_spare:

@@ -42,6 +42,7 @@ from parkade.shard.commands import (
 )  # fmt: skip
 from parkade.shard.ticket import Ticket
 from parkade.store.errors import NoRoom, is_out_of_handles
+from parkade.store.journal import Journal
 from parkade.store.record import Record
 from parkade.upkeep import Upkeep
 
@@ -159,31 +160,18 @@ class ShardHost:
         else:
             self.asks.append(ask)
 
-    def needs_turn(self) -> bool:
-        """Whether anything has come in since the last turn, or is due. A shard at rest costs a pass
-        next to nothing, so an answer of one does not wait for the others."""
-        host, dues = self.host, self.dues
-        return self.is_stirred or host.now_ms >= dues.wall_ms or host.mono_ms >= dues.mono_ms
-
     def turn(self) -> None:
-        """One bounded piece of work."""
+        """One bounded piece of work, where anything has come in since the last, or is due."""
         self.is_stirred = False
-        if self.is_open:
-            self._work()
-        elif self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
-            self.recover()
-
-    def _work(self) -> None:
+        if not self.is_open:
+            if self.recover_at_ms is not None and self.host.mono_ms >= self.recover_at_ms:
+                self.recover()
+            return
         has_due = self.dues.wall_ms <= self.host.now_ms
         self.room.look()
         self.read_ahead.fire()
         self._decide_some()
-        if not self.is_open:
-            return
-        has_ended = self.upkeep.step(has_due=has_due)
-        if not self.is_open:
-            return
-        if has_ended:
+        if self.is_open and self.upkeep.step(has_due=has_due) and self.is_open:
             self.dues.reckon(self)
 
     @property
@@ -207,11 +195,6 @@ class ShardHost:
     def has_undecided(self) -> bool:
         """Whether anything waits for its turn."""
         return bool(self.asks or self.submits or self.arrivals.queue)
-
-    @property
-    def changed_bytes(self) -> int:
-        """What is in memory and not in the store yet, about."""
-        return self.core.memory.changed_bytes
 
     @property
     def is_settled(self) -> bool:
@@ -254,7 +237,8 @@ class ShardHost:
                 if not self.is_open:
                     self.gathering.give_back()
                     return
-        self.gathering.decide()
+        if self.gathering.asks:
+            self.gathering.decide()
 
     def decide_now(self, ask: Ask, loaded: Loaded | None = None) -> None:
         """`decide` outside of the shard's turn, which then follows."""
@@ -304,7 +288,7 @@ class ShardHost:
         try:
             if loaded is not None:
                 self.core.adopt(loaded)
-            if self.progress is not None and self.progress.has_any(self.number):
+            if self.progress is not None and self.progress.latest[self.number]:
                 records = self._with_progress(self.progress, records)
             apply_all(self.core, records, verdict)
         except Exception as error:
@@ -352,20 +336,34 @@ class ShardHost:
 
     def hand_frame(self, *, is_here: bool = False) -> None:
         """One frame is in flight at a time; the next carries what has come since. `is_here`: it is
-        written by the time this returns, and what came of it is posted."""
+        written, and what came of it is done, by the time this returns."""
         if not self.has_frame:
             return
         records, self.records, self.records_bytes = self.records, [], 0
         self.notes.send()
         self.frame_in_flight = True
         journal = self.journal
+        if is_here:
+            self._write_here(journal, records)
+            return
 
         def failed(error: Exception) -> None:
             if journal is self.journal:
                 self.poison(error)
 
-        append = self.io.append_here if is_here else self.io.append
-        append(journal, records, self.durable, failed)
+        self.io.append(journal, records, self.durable, failed)
+
+    def _write_here(self, journal: Journal, records: list[Record]) -> None:
+        try:
+            try:
+                lsn = self.io.write(journal, records)
+            except Exception as error:
+                self.is_stirred = True
+                self.poison(error)
+            else:
+                self.durable(lsn)
+        except Exception as error:
+            self.call_failed(error)
 
     def durable(self, lsn: int) -> None:
         """All up to there is. No turn follows, unless something has waited for this."""
@@ -374,12 +372,14 @@ class ShardHost:
         self.frame_in_flight = False
         self.durable_lsn = lsn
         self.uncovered_since_ms = self.host.mono_ms
-        self.dues.cover_by(self.uncovered_since_ms)
-        if self.checkpointing.awaits_frame or self.has_undecided:
+        self.dues.are_over_by(self.uncovered_since_ms + limits.IDLE_COVER_MS)
+        if self.asks or self.submits or self.arrivals.queue or self.checkpointing.awaits_frame:
             self.is_stirred = True
         told = self.notes.release()
         # Before anybody is told: who hears of an end finds what it brought forth on its way.
-        self.handing.step()
+        outbox = self.core.outbox
+        if outbox.windows or outbox.beyond:
+            self.handing.step()
         self.host.feed.publish(*told)
         outputs = self.outputs
         while outputs and outputs[0][0] <= lsn:

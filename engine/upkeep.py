@@ -9,15 +9,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Upkeep"]
 
-PUT_OFF_TURNS_MAX = 2  # in a row: a submit that starts at once, and the outcome that comes at once
+# In a row: a submit that starts at once, the outcome that comes at once, and who asks for it then.
+PUT_OFF_TURNS_MAX = 3
 PUT_OFF_RECORDS_MAX = 16  # a frame with more has had much to do before, and makes work for upkeep
 
 
 class Upkeep:
     """Of one shard, for as long as its memory lives; used by the core thread alone.
 
-    Somebody waits for a lone frame that is written at the end of the pass, and would wait for this
-    too: it is put off to the next turn then, and to the one after that.
+    Somebody waits for a lone frame that is written at the end of the pass, or has an answer that
+    leaves then, and would wait for this too: it is put off to the next turn, and to one more or
+    two.
     """
 
     def __init__(self, shard: "ShardHost") -> None:
@@ -54,10 +56,11 @@ class Upkeep:
         shard = self._shard
         if not shard.host.is_lone or shard.frame_in_flight:
             return False
-        records = len(shard.records)
-        is_awaited = has_due if not records else records <= PUT_OFF_RECORDS_MAX
-        wants_read = shard.waiting or shard.placement.load_queue
-        return is_awaited and not wants_read and not shard.has_undecided
+        if shard.waiting or shard.placement.load_queue or shard.has_undecided:
+            return False
+        if not shard.records:
+            return has_due or shard.host.wakeups.has_any
+        return len(shard.records) <= PUT_OFF_RECORDS_MAX
 
     def _cover_when_idle(self) -> None:
         shard = self._shard

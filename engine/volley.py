@@ -31,7 +31,7 @@ class Volley:
 
     def expect(self, frames: int) -> bool:
         """The pass is over, and so many are on their way; whether they are waited for together."""
-        self.count = max(1, frames)
+        self.count = frames or 1
         return frames > 1
 
     def end(self) -> None:

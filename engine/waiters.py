@@ -124,13 +124,18 @@ class Wakeups:
     def add_thread(self, lock: threading.Lock) -> None:
         self._threads.append(lock)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether somebody is to wake."""
+        return bool(self._threads or self._by_loop)
+
     def send(self) -> bool:
         """Wakes them all; whether there was anybody."""
-        if not self._threads and not self._by_loop:
-            return False
         threads, self._threads = self._threads, []
         for lock in threads:
             lock.release()
+        if not self._by_loop:
+            return bool(threads)
         by_loop, self._by_loop = self._by_loop, {}
         for loop, waiters in by_loop.items():
             try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from parkade.durations import datetime_of
 from parkade.guards import Hold
+from parkade.held_by import about, ahead, holds
 from parkade.shard.states import CANCELLED, DEAD, DONE, EXPIRED, PENDING, RUNNING
 from parkade.shard.ticket import Ticket, format_id
 from parkade.showing import error_line, state_name
@@ -59,11 +60,11 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
     held = [
         Told(
             hold,
-            admission.about(hold),
+            about(admission, hold),
             hold.wall_ms if hold.mono_ms is None else now_ms + hold.mono_ms - mono_ms,
             _holder(shard, hold),
         )
-        for hold in admission.holds(shard.number, ticket, now_ms, mono_ms)
+        for hold in holds(admission, shard.number, ticket, now_ms, mono_ms)
     ]
     if attempts.is_outlived(ticket.serial):
         held.insert(0, Told(Hold("attempt", "")))
@@ -74,7 +75,7 @@ def gather(shard: "ShardHost", ticket: Ticket, attempts: "Attempts", mono_ms: in
         ticket.serial in shard.quarantined,
         runs_nothing,
         held,
-        admission.ahead(shard.number, ticket),
+        ahead(admission, shard.number, ticket),
     )
 
 

@@ -114,7 +114,8 @@ class Lanes:
         self.hungry: set[Lane] = set()  # lanes that may want a refill
         self.reads_on = True  # False: of rows, once a lane and commit; see `refill.is_read_on`
         # Lanes whose head may have changed: `changed` since it was sorted in and admission asked,
-        # `fresh` since admission asked (None: it never did), `unsorted` since it was sorted in.
+        # `fresh` since admission asked (None: it never will), `unsorted` since it was sorted in.
+        # What it would be told of is in one of the first two.
         self.fresh: set[Lane] | None = None
         self.unsorted: set[Lane] = set()
         # Lanes in which nobody could start, for want of room aside.
@@ -502,20 +503,11 @@ class Lanes:
     def watch(self, gate: StartGate) -> None:
         """From here on `gate` has a say in who may start, and `take_fresh` is asked."""
         self.keys.gate = gate
-        self.fresh = None
-
-    @property
-    def has_fresh(self) -> bool:
-        """Whether `take_fresh` would tell of any lane, as far as is known."""
-        return bool(self.changed or self.fresh is None or self.fresh)
+        self.fresh = {lane for _, lane in self.sorted_heads()}
 
     def take_fresh(self) -> Collection[Lane]:
         """The lanes whose head may have changed since the last time, empty ones too; all that have
         a head the first time."""
-        if self.fresh is None:
-            fresh = {lane for _, lane in self.sorted_heads()}
-            self.fresh = set()
-            return fresh
         changed, self.changed = self.changed, set()
         self.unsorted |= changed
         if self.fresh:

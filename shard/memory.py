@@ -21,7 +21,7 @@ from parkade.shard.ticket import Placed, StoredAt, Ticket, ticket_of
 from parkade.shard.unique import unique_name_of
 from parkade.store.record import Submitted
 
-__all__ = ["UNREAD", "Memory", "Unread"]
+__all__ = ["UNREAD", "Memory", "Unread", "changed_bytes"]
 
 # What a hot ticket takes in memory beside its payload, measured.
 _TICKET_BYTES: Final = 500
@@ -426,11 +426,6 @@ class Memory:
     # ------------------------------------------------------------------ checkpoints
 
     @property
-    def changed_bytes(self) -> int:
-        """What the store has not got yet, about: dirty or in flight."""
-        return self.dirty.size_bytes + (0 if self.flight is None else self.flight.size_bytes)
-
-    @property
     def moved_bytes(self) -> int:
         """What of that only moves to rows, which has a bound of its own (`Bounds.moves_max`)."""
         moves = len(self.dirty.moves) + (0 if self.flight is None else len(self.flight.moves))
@@ -503,3 +498,13 @@ class Memory:
         self.lingering.clear()
         self._forget_rows(flight.uniques)
         return flight
+
+
+def changed_bytes(memories: Iterable[Memory]) -> int:
+    """What the stores of these have not got yet, about: dirty or in flight."""
+    total = 0
+    for memory in memories:
+        total += memory.dirty.size_bytes
+        if memory.flight is not None:
+            total += memory.flight.size_bytes
+    return total

@@ -134,7 +134,7 @@ class Placement(Horizon):
         clock. `next_wake` tells whether the limit left something.
         """
         self._advanced_ms = now_ms
-        self.clock_lag_ms = max(now_ms - settled_ms, 0)
+        self.clock_lag_ms = now_ms - settled_ms if now_ms > settled_ms else 0
         self.watch_clock(now_ms)
         hot, seats = self.memory.hot, self.lanes.seats
         for due_ms, serial in self.wheel.poll(now_ms, limit):

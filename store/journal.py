@@ -65,7 +65,8 @@ class Journal:
         self._sizing = sizing
         self._entropy = entropy
         self._check_in_place = check_in_place
-        self._wanted_bytes = sizing.frame_bytes_max
+        self._wanted_bytes = sizing.frame_bytes_max  # of a frame
+        self._wanted_spare_bytes = Spare.bytes_for(sizing.frame_bytes_max)  # for a spare to take it
         self._spares = SparePool(disk, directory, sizing, entropy, self._sync, self._sync_directory)
         self._sealed: tuple[_Sealed, ...] = ()  # replaced whole: others may look at it meanwhile
         self._replay: list[RunPart] = []
@@ -188,12 +189,12 @@ class Journal:
         """The largest file space that one append finds without any being allocated."""
         active = self._active
         left = active.left_bytes if active is not None else 0
-        return max(left, self._spares.room_bytes())
+        return max(left, self._spares.room_bytes)
 
     @property
     def has_spare(self) -> bool:
         """Whether `prepare_spare` has nothing to do. May be asked from any thread."""
-        return self._failure is None and self._spares.has_room(self._wanted_bytes)
+        return self._failure is None and self._spares.room_bytes >= self._wanted_spare_bytes
 
     def has_room(self, body_bytes: int = 0) -> bool:
         """Whether a turn may be decided: a spare is there and takes a frame of that body, or the
@@ -203,7 +204,9 @@ class Journal:
         segment has room for two, the frame in flight cannot take the place of the one being
         decided. May be asked from any thread.
         """
-        self._wanted_bytes = max(self._wanted_bytes, body_bytes)
+        if body_bytes > self._wanted_bytes:
+            self._wanted_bytes = body_bytes
+            self._wanted_spare_bytes = Spare.bytes_for(body_bytes)
         return self.has_spare or self._has_room_for_two()
 
     def _has_room_for_two(self) -> bool:

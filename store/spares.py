@@ -88,6 +88,7 @@ class SparePool:
         self._sync = sync
         self._sync_directory = sync_directory
         self._spares: tuple[Spare, ...] = ()  # replaced whole: others may look at it meanwhile
+        self.room_bytes = 0  # the size of the largest, 0 without one
         self.next_bytes = sizing.segment_bytes_first
 
     def __len__(self) -> int:
@@ -110,13 +111,11 @@ class SparePool:
 
     def has_room(self, body_bytes: int) -> bool:
         """Whether some spare takes such a frame."""
-        # Asked in every turn: a generator would cost more than the list.
-        sizes = [spare.size_bytes for spare in self._spares]
-        return bool(sizes) and max(sizes) >= Spare.bytes_for(body_bytes)
+        return self.room_bytes >= Spare.bytes_for(body_bytes)
 
-    def room_bytes(self) -> int:
-        """The size of the largest spare, 0 without one."""
-        return max((spare.size_bytes for spare in self._spares), default=0)
+    def _have(self, spares: tuple[Spare, ...]) -> None:
+        self._spares = spares
+        self.room_bytes = max((spare.size_bytes for spare in spares), default=0)
 
     def take(self, body_bytes: int) -> Spare | None:
         """The smallest spare that takes such a frame, no longer in the pool."""
@@ -125,7 +124,7 @@ class SparePool:
         if not fitting:
             return None
         spare = min(fitting, key=lambda each: each.size_bytes)
-        self._spares = tuple(each for each in self._spares if each is not spare)
+        self._have(tuple(each for each in self._spares if each is not spare))
         return spare
 
     def prepare(self, body_bytes: int, *, is_kept_free: bool) -> None:
@@ -205,7 +204,7 @@ class SparePool:
 
     def put(self, spare: Spare) -> None:
         """Adds a spare whose name is durable."""
-        self._spares = (*self._spares, spare)
+        self._have((*self._spares, spare))
 
     def shrink(self) -> None:
         """Leaves one spare, of the size of a first segment, or none, and makes none that is larger
@@ -217,7 +216,8 @@ class SparePool:
         fitting = [spare for spare in self._spares if spare.size_bytes >= size]
         kept = min(fitting, key=lambda each: each.size_bytes, default=None)
         self.next_bytes = size
-        spares, self._spares = self._spares, ()
+        spares = self._spares
+        self._have(())
         for spare in spares:
             if spare is not kept:
                 self._disk.unlink(spare.path)

@@ -8,6 +8,7 @@ from parkade.asks import Ask
 from parkade.feed import Feed
 from parkade.opening import OpenShard
 from parkade.shard.births import Ending
+from parkade.shard.memory import changed_bytes
 from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
 from parkade.store.errors import StoreError
@@ -59,7 +60,7 @@ class Port:
 
     @property
     def changed_bytes(self) -> int:
-        return sum(shard.changed_bytes for shard in self.shards)
+        return changed_bytes(shard.core.memory for shard in self.shards)
 
     def shard(self, number: int) -> ShardHost | None:
         return self._stepped.shard if number == 0 else None

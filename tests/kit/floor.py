@@ -212,7 +212,7 @@ class Floor:
         for shard in runtime.shards:
             lanes = shard.placement.lanes
             assert (lanes.keys.running, lanes.keys.claims, lanes.seats) == ({}, {}, {})
-        assert all(not owner.posts for owner in admission._owners.values())
+        assert all(not owner.posts for owner in admission.owners.values())
         assert admission._queues == {}
         assert all(not serials for serials in self._waiting.values())
 

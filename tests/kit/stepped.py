@@ -355,7 +355,8 @@ class Stepped:
         for each in posted:
             for _ in range(len(each)):
                 self._hear(each)
-        if self.shard.needs_turn():
+        shard, dues = self.shard, self.shard.dues
+        if shard.is_stirred or self.now_ms >= dues.wall_ms or self.mono_ms >= dues.mono_ms:
             self._turn()
         return self._admit()
 

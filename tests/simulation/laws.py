@@ -85,7 +85,7 @@ def check_quiet(world: "World", runtime: Runtime) -> None:
     for name, circuit in guards.circuits.items():
         tried = sum(_breaker_of(run) == name for run in alive)
         assert len(circuit._probes) <= tried, ("a probe that nobody makes", name, circuit._probes)
-    if not runtime.levers._unwritten:
+    if not runtime.levers.unwritten:
         trips = {name for name, circuit in guards.circuits.items() if circuit.state != CLOSED}
         assert trips == state.breakers.keys(), ("as the house has them", trips, state.breakers)
         assert guards.pauses == state.pauses, ("pauses", guards.pauses, state.pauses)

@@ -52,7 +52,7 @@ def test_what_is_larger_than_a_turn_is_decided_before_anything_else_happens() ->
         serial = world.runtime.serials.take(1, now_ms)
         draft = Submitted(serial, 0, "u", now_ms, now_ms, b"\x80", None)
         world.rest()
-        world.ask(0, Submit([draft]), 2 * shard.journal._spares.room_bytes())
+        world.ask(0, Submit([draft]), 2 * shard.journal._spares.room_bytes)
         world._pass()
         assert shard.room.spare_in_flight
         world.rest()

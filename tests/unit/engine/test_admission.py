@@ -72,6 +72,35 @@ def test_a_lane_without_a_place_or_a_handler_holds_no_other() -> None:
     assert take(admission, shards) == []
 
 
+def test_where_nothing_has_changed_there_is_nothing_to_look_at() -> None:
+    shards, admission = setting(threads=1)
+    rig = shards[0].rig
+
+    def may_take(now_ms: int = NOW_MS, settled_ms: int = NOW_MS) -> bool:
+        return admission.may_take(shards, now_ms, now_ms, settled_ms)
+
+    assert may_take(), "it has not looked at them yet"
+    assert take(admission, shards) == [] and not may_take()
+    assert may_take(settled_ms=NOW_MS - 1), "what is held because of the clocks"
+    rig.submit(task="plain")
+    assert may_take()
+    (pick,) = take(admission, shards)
+    assert not may_take(), "no place is free"
+    admission.release(pick, NOW_MS)
+    assert not may_take(), "nobody waits for that one"
+    rig.submit(task="plain")
+    rig.submit(task="plain")
+    (pick,) = take(admission, shards)
+    admission.release(pick, NOW_MS)
+    assert may_take(), "somebody does"
+    (pick,) = take(admission, shards)
+    admission.release(pick, NOW_MS)
+    assert take(admission, shards) == []
+    admission.guards.pauses["task:plain"] = Pause(NOW_MS + 5, "")
+    rig.submit(task="plain")
+    assert take(admission, shards) == [] and may_take(), "it is held until a time"
+
+
 def test_places_are_given_back_exactly() -> None:
     shards, admission = setting(shards=1, threads=1)
     rig = shards[0].rig

@@ -162,7 +162,7 @@ def test_it_waits_at_the_dirty_bound_like_a_submit(
         request = next(flow)
         while True:
             answers = desk.ask(request)
-            held = runtime.host.call(lambda: sum(shard.changed_bytes for shard in runtime.shards))
+            held = runtime.host.call(lambda: runtime.host.changed_bytes)
             most = max(most, held)
             try:
                 request = flow.send(answers)

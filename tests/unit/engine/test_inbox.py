@@ -34,9 +34,9 @@ def test_what_is_put_is_taken_in_order_and_wakes() -> None:
     woken.inbox.put([(0, asks[0]), (1, asks[1])])
     woken.inbox.put([(0, asks[2])])
     assert woken.count == 2
-    assert woken.inbox
+    assert woken.inbox.asks
     assert list(woken.inbox.take()) == [(0, asks[0]), (1, asks[1]), (0, asks[2])]
-    assert not woken.inbox
+    assert not woken.inbox.asks
 
 
 def test_what_can_wait_a_moment_wakes_nobody_who_looks_again_in_one() -> None:

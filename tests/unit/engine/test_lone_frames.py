@@ -110,6 +110,22 @@ def test_who_waits_for_an_end_does_not_wake_a_core_that_gives_way(tmp_path: Path
         assert rung == [True, True, False, True]
 
 
+def test_who_is_answered_leaves_before_upkeep_where_no_frame_is_on_its_way(tmp_path: Path) -> None:
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        host = runtime_of(engine).host
+
+        def look() -> list[bool]:
+            found: list[bool] = []
+            for put_off, in_flight in ((0, False), (1, False), (1, True)):
+                host.shards[0].upkeep.put_off = put_off
+                host.shards[1].frame_in_flight = in_flight
+                found.append(host._has_put_off())
+            host.shards[1].frame_in_flight = False
+            return found
+
+        assert host.call(look) == [False, True, False]
+
+
 def test_only_who_waits_for_an_end_is_patient(tmp_path: Path) -> None:
     with make(tmp_path / "data", clock=ManualClock()) as engine:
         ticket = engine.task(name="note")(lambda n: n).submit(1)

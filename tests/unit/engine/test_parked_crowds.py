@@ -43,7 +43,7 @@ def test_a_crowd_is_read_on_only_as_fast_as_it_is_parked_again() -> None:
         parked_crowd(shard)
         ended = run_without_writer(shard)
         assert 0 < ended < CROWD // 2
-        assert shard.shard.changed_bytes < CHANGED_BYTES_MAX
+        assert shard.port.changed_bytes < CHANGED_BYTES_MAX
         assert shard.shard.wait_ms() > 0, "it waits for the commit, and does not ask on and on"
         shard.finish()
         assert sum(t.state == DONE for t in shard.witness.model.tickets.values()) == CROWD
@@ -136,7 +136,7 @@ def test_moves_are_encoded_a_few_at_a_time_like_tickets() -> None:
 def test_a_crowd_that_is_swept_keeps_no_submit_waiting() -> None:
     with stepped() as shard:
         memory = sweep_crowd(shard)
-        assert memory.changed_bytes == memory.moved_bytes
+        assert shard.port.changed_bytes == memory.moved_bytes
         with mock.patch.object(limits, "DIRTY_BYTES_MAX", 1):
             shard.submit(shard.draft())
             shard.step("pass")

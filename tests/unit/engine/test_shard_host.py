@@ -1,5 +1,6 @@
 """The host of one shard, stepped by hand: what it waits for, and whom it lets go first."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from parkade.shard.states import CANCELLED, DONE
 from parkade.shard.ticket import Ticket
 from parkade.store.record import Options, UniqueClaim
 from parkade.upkeep import PUT_OFF_TURNS_MAX
+from parkade.waiters import Wakeups
 
 HOUR_MS = 3_600_000
 CLAIM = UniqueClaim("once", 0)
@@ -137,6 +139,22 @@ def test_what_was_put_off_is_done_when_nobody_comes() -> None:
         shard.submit(shard.draft(shard.now_ms + HOUR_MS))
         shard.run()
         assert shard.done["commit"] == 1
+        shard.finish()
+
+
+def test_who_is_answered_without_a_frame_is_not_kept_waiting_by_upkeep() -> None:
+    with stepped() as shard:
+        shard.port.is_lone = True
+        shard.submit(shard.draft(shard.now_ms + HOUR_MS))
+        shard.run()
+        shard.want_checkpoint()
+        shard.port.wakeups.add_thread(threading.Lock())
+        shard.step("pass")
+        assert not shard.shard.checkpointing.is_busy and shard.shard.wait_ms() == 0
+        shard.port.wakeups = Wakeups()
+        shard.step("pass")
+        assert shard.shard.checkpointing.is_busy
+        shard.run()
         shard.finish()
 
 
