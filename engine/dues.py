@@ -24,14 +24,15 @@ class Dues:
         self.wall_ms = self.mono_ms = 0
 
     def reckon(self, shard: "ShardHost") -> None:
-        """For an open shard. At the latest after the longest wait: a wall clock that was set is
-        noticed then."""
+        """For an open shard. Where anything is in hand, what it waits for need not be known: it
+        looks again after the longest wait of the core thread."""
         if shard.has_more:
             self.wall_ms = self.mono_ms = 0
             return
         wake_ms = shard.placement.next_wake()
         self.wall_ms = NEVER_MS if wake_ms is None else wake_ms
-        due_ms, since_ms = shard.host.mono_ms + limits.WAIT_MS_MAX, shard.uncovered_since_ms
+        rest_ms = limits.REST_MS_MAX if shard.is_at_rest else limits.WAIT_MS_MAX
+        due_ms, since_ms = shard.host.mono_ms + rest_ms, shard.uncovered_since_ms
         if since_ms is not None and since_ms + limits.IDLE_COVER_MS < due_ms:
             due_ms = since_ms + limits.IDLE_COVER_MS
         for next_ms in (

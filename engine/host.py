@@ -39,6 +39,8 @@ GIVE_WAY_S = 0.001
 none. Whom it has started or answered goes on meanwhile, and does not wait for the interpreter while
 upkeep has it."""
 
+STEP_MS = 1_000  # that the wall clock was set by, at least
+
 
 class Recovery(Protocol):
     """How the engine around the host turns store errors into its own, and reopens a shard."""
@@ -95,6 +97,7 @@ class Host:
         self._gives_way = False  # to all but those who are not patient
         self._is_wanted = False  # a pass, for another reason than outcomes and frames
         self.is_lone = False  # one shard has something to do: its frame may be written in this pass
+        self._lag_ms = self._offset_ms = 0  # of the clocks by which the shards have reckoned
         self._read_clocks()
 
     # -------------------------------------------------------------------------- any thread
@@ -404,6 +407,10 @@ class Host:
         settled_ms = self._settled_clock.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
         # A wall clock set back gives deadlines that the settled clock has passed already.
         self.settled_ms: int = settled_ms if settled_ms < self.now_ms else self.now_ms
+        offset_ms, lag_ms = self.now_ms - self.mono_ms, self.now_ms - self.settled_ms
+        if lag_ms != self._lag_ms or not -STEP_MS <= offset_ms - self._offset_ms <= STEP_MS:
+            self._lag_ms, self._offset_ms = lag_ms, offset_ms
+            self._stir()  # what is due when was reckoned by other clocks
 
     def _take_posted(self) -> None:
         posted = self._posted

@@ -36,9 +36,11 @@ __all__ = [
     "RECOVERY_RETRY_MS",
     "REREADS_BEFORE_HOLD",
     "RESHARD_BATCH_BYTES",
+    "REST_MS_MAX",
     "RETENTION_COUNT_PAUSE_MS",
     "RETENTION_PAUSE_MS_MAX",
     "RETENTION_PAUSE_MS_MIN",
+    "RETENTION_REST_PAUSE_MS",
     "SERIAL_LEASE",
     "SHARDS_DEFAULT",
     "SHARDS_MAX",
@@ -86,6 +88,7 @@ ENCODE_SLICE_TICKETS = 500  # some 1 ms of encoding between two looks at the clo
 IDLE_COVER_MS = 1_000
 QUIET_MS = 5  # until a shard looks at what a start has left it to do, if nothing else comes
 WAIT_MS_MAX = 2_000  # a clock set forward and a suspend are noticed within this
+REST_MS_MAX = 30_000  # of a shard with nothing in hand, until it looks whether that is so
 
 FIRE_MAX = 256  # timers in a turn: some 10 ms of four shards where they find their lanes full
 LOAD_CHUNK = 256  # about 2 ms of reading between two frames
@@ -110,6 +113,7 @@ SPENT_SEEK_PAUSE_MS = 600_000  # between two walks: a blob of each kind, and wha
 RETENTION_PAUSE_MS_MIN = 500
 RETENTION_PAUSE_MS_MAX = 60_000
 RETENTION_COUNT_PAUSE_MS = 2_000  # between two counts of what is kept by number
+RETENTION_REST_PAUSE_MS = 15_000  # the same, where nothing was written since
 
 SERIAL_LEASE = 1 << 40  # 17 minutes of clock
 

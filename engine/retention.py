@@ -63,7 +63,10 @@ class Retention:
         self._seek_ms = 0
         self._opened_lsn = shard.core.lsn
         self._is_busy = False
-        self._next_ms = shard.host.mono_ms
+        self._next_ms = self._count_ms = shard.host.mono_ms
+        self._rested_lsn = -1  # up to here nothing is too much by number
+        self._is_over = False  # the number was, at the last look
+        self._has_failed = False  # to forget some of them
 
     @property
     def pause_ms(self) -> int:
@@ -71,14 +74,21 @@ class Retention:
         ages_ms = self._keeping.ages_ms(self._tasks_keep)
         pause_ms = min((age_ms // 10 for age_ms in ages_ms), default=ALWAYS_MS)
         if self._keeping.done_max is not None:
-            pause_ms = min(pause_ms, limits.RETENTION_COUNT_PAUSE_MS)
+            pause_ms = min(pause_ms, limits.RETENTION_REST_PAUSE_MS)
         return min(max(pause_ms, limits.RETENTION_PAUSE_MS_MIN), limits.RETENTION_PAUSE_MS_MAX)
 
     def next_ms(self) -> int | None:
         """When, on the monotonic clock, the next look is due; None: an answer is awaited."""
         if self._is_busy or (self._forgotten and self._is_ahead()):
             return None
-        return self._next_ms
+        if self._keeping.done_max is None or self._shard.core.lsn == self._rested_lsn:
+            return self._next_ms  # nothing has ended here since
+        return min(self._next_ms, self._count_ms)
+
+    def count_soon(self) -> None:
+        """Others have so many that this shard may have too many."""
+        self._next_ms = min(self._next_ms, self._count_ms)
+        self._shard.dues.are_over_by(self._next_ms)
 
     def spent_by(self, lsn: int) -> list[bytes]:
         """Keys of blobs of what has ended of which nothing is left at an LSN."""
@@ -97,7 +107,8 @@ class Retention:
     def step(self) -> None:
         """Looks for what may go, if it is time."""
         shard = self._shard
-        if self._is_busy or shard.host.mono_ms < self._next_ms:
+        next_ms = self.next_ms()
+        if self._is_busy or (next_ms is not None and shard.host.mono_ms < next_ms):
             return
         if self._is_ahead():
             checkpointing = shard.checkpointing
@@ -113,7 +124,12 @@ class Retention:
 
     def _rest(self) -> None:
         self._round = None
-        self._next_ms = self._shard.host.mono_ms + self.pause_ms
+        mono_ms = self._shard.host.mono_ms
+        self._next_ms = mono_ms + self.pause_ms
+        self._count_ms = mono_ms + limits.RETENTION_COUNT_PAUSE_MS
+        is_done = not (self._is_over or self._has_failed)
+        self._rested_lsn = self._shard.core.lsn if is_done else -1
+        self._has_failed = False
 
     # ------------------------------------------------------------------ bounds
 
@@ -159,7 +175,8 @@ class Retention:
         """Looks at the kind whose first ended before all others, if there are too many; False: it
         need not, or there is nothing in the store yet."""
         excess = self._excess()
-        if excess <= 0:
+        self._is_over = excess > 0
+        if not self._is_over:
             return False
         firsts: list[tuple[int, _Kind]] = []
         for kind in self._shard.core.counters:
@@ -187,6 +204,10 @@ class Retention:
             return 0
         shards = self._shard.host.open_shards()
         counts = [self._count(shard) for shard in shards]
+        if sum(counts) > most:
+            for shard, count in zip(shards, counts, strict=True):
+                if shard is not self._shard and count > most // len(shards):
+                    shard.retention.count_soon()
         place = next(n for n, shard in enumerate(shards) if shard is self._shard)
         return counts[place] - share_of(place, counts, most)
 
@@ -255,6 +276,7 @@ class Retention:
                 self._forgotten.append(_Forgotten(core.lsn, len(serials)))
                 self._note_spent(spent)
                 return
+            self._has_failed = True
             self._places.pop(kind, None)
             self._fronts.pop(kind, None)
             if len(self._shard.quarantined) == count_before:

@@ -214,6 +214,11 @@ class ShardHost:
         is_stored = not self.checkpointing.is_busy and self.core.dirty.is_empty
         return is_stored and self.is_settled
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all that it may have to do by itself is due at a time that is known."""
+        return self.is_quiet and self.room.takes_starts and not self.arrivals.is_awaited
+
     def _decide_some(self) -> None:
         """Asks in their order, submits in theirs; what has no room waits undecided."""
         self._is_waiting = False
