@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parkade import limits
-from parkade.clock import Clock, stopwatch_us
+from parkade.clock import Clock, stopwatch_ns
 from parkade.core_locks import CoreLocks
 from parkade.errors import SubmitReentered
 from parkade.lone_frames import COMPANY_FRAMES, COMPANY_MS, SlowPause
@@ -165,7 +165,7 @@ class Written:
         """The drafts of the lines: they are durable when it returns. Raises `StoreError`, and what
         a signal raises."""
         shard, pen, count, size = self._shard, self._shard.pen, len(drafts), len(body)
-        began_us = stopwatch_us()
+        began_ns = stopwatch_ns()
         is_free = self._is_free
         # No signal comes in between the values of one assignment.
         pen.is_durable, pen.error, self._is_free, self._is_begun, pen.frame = (
@@ -184,7 +184,7 @@ class Written:
         )
         pen.written += count
         self._is_begun, self._is_free, pen.is_durable = False, is_free, True
-        shard.io.latencies.add(stopwatch_us() - began_us)
+        shard.io.latencies.add((stopwatch_ns() - began_ns) // 1_000)
 
     # ---------------------------------------------------------------- the core thread
 
@@ -209,7 +209,7 @@ class Written:
         shard.notes.send()
         shard.is_stirred = True
         shard.durable(shard.core.lsn)
-        if any(draft.due_ms <= shard.host.now_ms for draft in drafts):
+        if min([draft.due_ms for draft in drafts]) <= shard.host.now_ms:
             shard.read_ahead.fire()  # whoever asks in this pass finds them ready
 
 

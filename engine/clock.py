@@ -9,7 +9,7 @@ import threading
 import time
 from typing import NewType, Protocol
 
-__all__ = ["Clock", "MonoMs", "SettledClock", "SettledMs", "SystemClock", "WallMs", "stopwatch_us"]
+__all__ = ["Clock", "MonoMs", "SettledClock", "SettledMs", "SystemClock", "WallMs", "stopwatch_ns"]
 
 WallMs = NewType("WallMs", int)  # since the epoch; it may be set, forwards and backwards
 MonoMs = NewType("MonoMs", int)  # since some start; it never goes back, and may stand in a suspend
@@ -22,10 +22,9 @@ HOLD_MS = 600_000
 HOLD_DRIFT_MS_MAX = 5_000
 
 
-def stopwatch_us() -> int:
-    """Microseconds since some moment of this process, to tell how long something took: nothing may
-    depend on it, so that a test need not give it."""
-    return time.perf_counter_ns() // 1_000
+stopwatch_ns = time.perf_counter_ns
+"""Nanoseconds since some moment of this process, to tell how long something took: nothing may
+depend on it, so that a test need not give it."""
 
 
 class Clock(Protocol):

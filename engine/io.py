@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from parkade.clock import stopwatch_us
+from parkade.clock import stopwatch_ns
 from parkade.latencies import Latencies
 from parkade.store.errors import NoRoom
 from parkade.store.record import Record, encode_records
@@ -155,14 +155,14 @@ class ShardIO(_Worker):
         """Writes one frame on the thread that calls, this one's own or the core's while it is idle;
         its last LSN. Raises what the journal raises."""
         body = encode_records(records)
-        began_us = stopwatch_us()
+        began_ns = stopwatch_ns()
         try:
             last_lsn = journal.append(body, len(records))
         except NoRoom:
             # Larger than was reckoned, and nothing of it is written: there may be room yet.
             journal.prepare_spare(len(body))
             last_lsn = journal.append(body, len(records))
-        self.latencies.add(stopwatch_us() - began_us)
+        self.latencies.add((stopwatch_ns() - began_ns) // 1_000)
         return last_lsn
 
     def call(

@@ -209,7 +209,10 @@ class RealDisk(Disk):
     def pwrite_durable(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
         if self._has_direct:
             try:
-                if self._appends_directly(handle, buffers, offset):
+                appends = self._direct.get(handle)
+                if appends is None:
+                    appends = self._direct[handle] = DirectAppends(handle, offset)
+                if appends.write(buffers, offset):
                     return
             except OSError as error:
                 if error.errno not in _NO_SUCH_WAY:
@@ -226,12 +229,6 @@ class RealDisk(Disk):
                 self._has_dsync = False
         self._write_all(handle, buffers, offset, 0)
         self.fdatasync(handle)
-
-    def _appends_directly(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> bool:
-        appends = self._direct.get(handle)
-        if appends is None:
-            appends = self._direct[handle] = DirectAppends(handle, offset)
-        return appends.write(buffers, offset)
 
     def _leave_direct(self, handle: Handle) -> None:
         """It takes writes of any kind, and nothing is known of what they write."""
