@@ -11,15 +11,16 @@ import os
 from collections.abc import Sequence
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
-__all__ = ["BLOCK_BYTES", "WINDOW_BYTES", "DirectAppends"]
+__all__ = ["APPEND_BYTES_MAX", "BLOCK_BYTES", "WINDOW_BYTES", "DirectAppends"]
 
 BLOCK_BYTES = 4096
 WINDOW_BYTES = 16 * BLOCK_BYTES  # in memory, of each file that is appended to
+APPEND_BYTES_MAX = WINDOW_BYTES - BLOCK_BYTES
 
 
 class DirectAppends:
-    """Of one open file, to which nobody else writes meanwhile. From `stop` on it takes writes of
-    any kind again."""
+    """Of one open file, from a place in it on, one behind the other; nobody else writes to it
+    meanwhile. From `stop` on it takes writes of any kind again."""
 
     __slots__ = ("_end", "_handle", "_size_bytes", "_start", "_window")
 
@@ -29,22 +30,23 @@ class DirectAppends:
         self._size_bytes = os.fstat(handle).st_size
         # Of private pages: they are aligned, and a fork has its own.
         self._window = memoryview(mmap(-1, WINDOW_BYTES, MAP_PRIVATE | MAP_ANONYMOUS))
-        self._start = 0  # of the window, in the file
-        self._end = -1  # of the last append; below 0: nobody knows what came of it
-        self._look(offset)
+        self._start = offset - offset % BLOCK_BYTES  # of the window, in the file
+        self._end = offset  # of the last append; below 0: nobody knows what came of it
+        os.preadv(handle, (self._window[: offset - self._start],), self._start)
         self._set_direct(is_on=True)
 
     def write(self, buffers: Sequence[bytes], offset: int) -> bool:
-        """Whether they are on the disk; else they do not fit in here. Raises OSError."""
-        frame = b"".join(buffers)
+        """Whether they are on the disk, `APPEND_BYTES_MAX` at most; else they do not follow the
+        last one, or go on past the file's last whole block. Raises OSError."""
         if offset != self._end:
-            self._look(offset)
+            return False
+        frame = b"".join(buffers)
         begin, end = offset - self._start, offset - self._start + len(frame)
         if end > WINDOW_BYTES:
             self._move(begin - begin % BLOCK_BYTES)
             begin, end = offset - self._start, offset - self._start + len(frame)
         first, last = begin - begin % BLOCK_BYTES, end + -end % BLOCK_BYTES
-        if end > WINDOW_BYTES or self._start + last > self._size_bytes:
+        if self._start + last > self._size_bytes:
             return False
         self._end = -1
         self._window[begin:end] = frame
@@ -57,12 +59,6 @@ class DirectAppends:
     def stop(self) -> None:
         """Raises OSError."""
         self._set_direct(is_on=False)
-
-    def _look(self, offset: int) -> None:
-        """Has the window begin with the block of that place, as the file has it."""
-        self._start = offset - offset % BLOCK_BYTES
-        self._window[:] = bytes(WINDOW_BYTES)
-        os.preadv(self._handle, (self._window[:BLOCK_BYTES],), self._start)
 
     def _move(self, by: int) -> None:
         """The window goes on in the file; what it had in its last block comes along."""

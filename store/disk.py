@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from parkade.store.direct import DirectAppends
+from parkade.store.direct import APPEND_BYTES_MAX, DirectAppends
 
 Handle = int
 """An open file. Handles are small integers and are not shared between disks."""
@@ -207,7 +207,7 @@ class RealDisk(Disk):
         self._write_all(handle, buffers, offset, 0)
 
     def pwrite_durable(self, handle: Handle, buffers: Sequence[bytes], offset: int) -> None:
-        if self._has_direct:
+        if self._has_direct and sum(map(len, buffers)) <= APPEND_BYTES_MAX:
             try:
                 appends = self._direct.get(handle)
                 if appends is None:
@@ -218,7 +218,7 @@ class RealDisk(Disk):
                 if error.errno not in _NO_SUCH_WAY:
                     raise
                 self._has_direct = False
-            self._leave_direct(handle)
+        self._leave_direct(handle)
         if self._has_dsync:
             try:
                 self._write_all(handle, buffers, offset, os.RWF_DSYNC)

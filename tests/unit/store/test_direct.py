@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parkade.store.direct import BLOCK_BYTES, WINDOW_BYTES
+from parkade.store.direct import APPEND_BYTES_MAX, BLOCK_BYTES, WINDOW_BYTES
 from parkade.store.disk import RealDisk
 
 FILE_BYTES = 6 * WINDOW_BYTES
@@ -101,10 +101,11 @@ def test_they_go_on_past_the_end_of_what_is_held_in_memory(file: Written) -> Non
 def test_what_is_too_large_or_too_near_the_end_goes_through_the_cache(tmp_path: Path) -> None:
     file = Written(tmp_path / "a", 3 * WINDOW_BYTES - 100)
     file.append(8)
-    file.append(WINDOW_BYTES + 1)
+    file.append(APPEND_BYTES_MAX + 1)
     assert not file.is_direct
-    file.append(8)
-    file.append(WINDOW_BYTES - BLOCK_BYTES)
+    file.append(BLOCK_BYTES - file.end % BLOCK_BYTES - 1)
+    file.append(APPEND_BYTES_MAX)
+    assert file.is_direct
     file.append(len(file.wanted) - file.end)
     assert not file.is_direct
     file.check()
