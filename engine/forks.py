@@ -6,7 +6,7 @@ from parkade.errors import ForkedEngine
 
 __all__ = ["check_process", "count"]
 
-count = 0
+count: int = 0
 """How many forks lie between this process and the one that began to count: what tells a fork from
 its parent without a call, of the system or of any other kind."""
 
