@@ -13,6 +13,7 @@ __all__ = [
     "DIRTY_BYTES_MAX",
     "DOOR_BYTES_MAX",
     "ENCODE_SLICE_TICKETS",
+    "ENDS_FRAME_RECORDS",
     "EXPIRED_BYTES",
     "FIND_LIMIT_MAX",
     "FIND_SCAN_MAX",
@@ -63,6 +64,7 @@ SHARDS_MAX = 256  # a part has 16 bits; beyond this, descriptors and fsyncs cost
 COMMANDS_PER_TURN_MAX = 4_096  # so that timers and leases are looked at every few milliseconds
 TURN_BYTES_MAX = 320_000  # of one frame; a larger command makes one alone, in a larger segment
 SMALL_FRAME_RECORDS = 16  # up to so many wait for the end of the pass, and may be written there
+ENDS_FRAME_RECORDS = 64  # up to so many wait for what starts in their places: one write for both
 FRAME_MARGIN_BYTES = 65_536  # what a frame may be larger than the estimate of its records
 SUBMIT_CHUNK = 1_000  # drafts in one command
 COMMAND_BYTES_MAX = 128_000  # a chunk of outcomes is split there

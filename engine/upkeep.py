@@ -48,9 +48,13 @@ class Upkeep:
         return True
 
     def _hand_large_frame(self) -> None:
-        """A smaller one takes along what this pass starts."""
-        if len(self._shard.records) > limits.SMALL_FRAME_RECORDS:
-            self._shard.hand_frame()
+        """A smaller one takes along what this pass starts, and where tickets wait for the places of
+        those that have ended, so does one of as many ends as there are places for functions."""
+        shard, count = self._shard, len(self._shard.records)
+        if count > limits.SMALL_FRAME_RECORDS and (
+            count > limits.ENDS_FRAME_RECORDS or not shard.placement.lanes.total
+        ):
+            shard.hand_frame()
 
     def _may_wait(self, has_due: bool) -> bool:
         shard = self._shard

@@ -2,11 +2,12 @@
 
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from kit.engines import make, runtime_of
-from kit.stepped import stepped
+from kit.stepped import LIMITS, PLACES, stepped
 from parkade import limits
 from parkade.asks import Look
 from parkade.shard.commands import Cancel, Forget, Resolve
@@ -170,6 +171,24 @@ def test_a_ticket_that_is_due_is_not_kept_waiting_by_upkeep() -> None:
         assert shard.shard.wait_ms() == 0, "its turn for the rest follows"
         shard.run()
         assert len(shard.handlers.alive) == 1 and shard.done["commit"] == 1
+        shard.finish()
+
+
+@pytest.mark.parametrize(("more", "frames"), [(0, 1), (1, 2)])
+def test_ends_take_along_what_starts_in_their_places(more: int, frames: int) -> None:
+    with stepped() as shard:
+        shard.submit(*(shard.draft() for _ in range(2 * PLACES)))
+        shard.run()
+        assert len(shard.handlers.alive) == PLACES
+        for job in list(shard.handlers.alive.values()):
+            shard.settle(job)
+        with mock.patch.object(limits, "ENDS_FRAME_RECORDS", PLACES - more):
+            shard.step("pass")
+        written = 0
+        while not shard.handlers.alive:
+            written += shard.step("io")
+            shard.step("pass")
+        assert len(shard.handlers.alive) == LIMITS["STARTS_UNDER_WAY_MAX"] and written == frames
         shard.finish()
 
 
