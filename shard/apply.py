@@ -14,7 +14,7 @@ from parkade.shard.commands import UniqueRow
 from parkade.shard.grouping import group_of_dead
 from parkade.shard.history import AttemptRow, outcome_of_buried
 from parkade.shard.lanes import IN_HAND, SERIAL_BITS, Lanes
-from parkade.shard.lined import line_up
+from parkade.shard.lined import SEATED_TOGETHER_MIN, line_up, seat_first
 from parkade.shard.memory import Memory
 from parkade.shard.outbox import Outbox, Place
 from parkade.shard.placement import Placement
@@ -165,13 +165,22 @@ class Applying:
             for task, count in Counter([record.task for record in sleepers]).items():
                 self._counts(task)[PENDING] += count
         for task, listed in due.items():
-            at_once = line_up(placement.lanes, task, listed)
-            for record in at_once:
-                self.apply(record)
-            waiting = len(listed) - len(at_once)
-            if waiting:
-                self.lsn += waiting
-                self._counts(task)[PENDING] += waiting
+            self._submit_due(task, listed)
+
+    def _submit_due(self, task: str, records: Sequence[Submitted]) -> None:
+        """`apply` for plain submits of one task that are due: as many as its lane's window has room
+        for take their seats there, and those outside of it are left as they are."""
+        lanes = self.placement.lanes
+        left = records
+        if len(records) >= SEATED_TOGETHER_MIN and self.placement.seats_all(records):
+            left = seat_first(lanes, task, records)
+        at_once = line_up(lanes, task, left)
+        for record in at_once:
+            self.apply(record)
+        together = len(records) - len(at_once)
+        if together:
+            self.lsn += together
+            self._counts(task)[PENDING] += together
 
     def apply_completed(self, records: Sequence[Completed]) -> None:
         """`apply` for each of them. Of most there is nothing to do but to end a ticket that is
@@ -204,8 +213,8 @@ class Applying:
             counts[DONE] += 1
             ticket.state = DONE
             ticket.finished_ms = record.at_ms
-            ticket.is_ambiguous = ticket.is_suspect = False
-            ticket.error = ticket.why = ticket.cancel_reason = ticket.progress = None
+            # All else that `_completed` clears an earlier attempt would have left behind.
+            ticket.cancel_reason = ticket.progress = None
             bodies[serial] = record.result
             dirty.size_bytes += len(record.result)
 
@@ -290,7 +299,7 @@ class Applying:
         at_ms, on_crash, running = record.at_ms, record.on_crash, self.running
         for serial in record.serials:
             ticket = hot.get(serial)
-            if ticket is None or (ticket.state, Started) not in NEXT:
+            if ticket is None or ticket.state != PENDING:
                 continue
             if serial not in dirty:
                 ticket = memory.own(ticket)

@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from parkade.shard.lane import SERIAL_MASK, Lane
-from parkade.shard.lanes import IN_HAND, Lanes
+from parkade.shard.lanes import IN_HAND, WINDOW, Lanes
 
-__all__ = ["first_ranks", "lone_fresh", "plain_count", "take_first"]
+__all__ = ["first_ranks", "lone_fresh", "plain_count", "seat_behind", "take_first"]
 
 
 def first_ranks(lane: Lane, most: int, before: int) -> list[int]:
@@ -39,6 +39,17 @@ def take_first(lanes: Lanes, lane: Lane, count: int) -> None:
     lanes.total -= count
     lanes.changed.add(lane)
     lanes.note_hunger(lane)
+
+
+def seat_behind(lanes: Lanes, lane: Lane, ranks: list[int]) -> None:
+    """Hot tickets with these ranks, in order, take their seats behind all that a lane's window
+    has."""
+    if not lane.window or lane in lanes.passed:
+        lanes.passed.discard(lane)
+        lanes.changed.add(lane)
+    lane.window += ranks
+    lanes.seats.update(dict.fromkeys([rank & SERIAL_MASK for rank in ranks], WINDOW))
+    lanes.total += len(ranks)
 
 
 def lone_fresh(lanes: Lanes) -> Lane | None:

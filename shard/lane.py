@@ -7,6 +7,7 @@ tuples.
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Container
 from heapq import heapify, heappop, heappush
 from itertools import repeat
 from typing import Final
@@ -132,6 +133,21 @@ class Lane:
                 return rank
             heappop(outside)
         return RANK_MAX
+
+    def take_outside(self, before: int, most: int, known: Container[int]) -> list[int]:
+        """The least ranks outside that are in no row yet, outside no more: at most so many, below a
+        rank, as far as their serials are known."""
+        outside, ranks, taken = self.outside, self.ranks, list[int]()
+        while outside and len(taken) < most:
+            rank = outside[0]
+            serial = rank & SERIAL_MASK
+            if ranks.get(serial) == rank:
+                if rank >= before or serial not in known:
+                    break
+                del ranks[serial]
+                taken.append(rank)
+            heappop(outside)
+        return taken
 
     def put_outside(self, rank: int) -> None:
         """Note a rank outside, before it has a row."""

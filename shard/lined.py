@@ -8,13 +8,18 @@ docs/architecture.md, Lanes, rule 8.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
+from parkade.shard.crowd import seat_behind
 from parkade.shard.generation import Generation
-from parkade.shard.lanes import RANK_MAX, SERIAL_BITS, SPILLED, Lanes
+from parkade.shard.lanes import RANK_MAX, SERIAL_BITS, SERIAL_MASK, SPILLED, Lane, Lanes
 from parkade.shard.ticket import Ticket
 from parkade.store.record import Submitted
 
-__all__ = ["completed", "line_up", "take_seat"]
+__all__ = ["SEATED_TOGETHER_MIN", "completed", "line_up", "seat_first", "seat_lined", "take_seat"]
+
+SEATED_TOGETHER_MIN: Final = 4
+"""Fewer are seated one by one, which costs no more."""
 
 
 def line_up(lanes: Lanes, task: str, drafts: Sequence[Submitted]) -> Sequence[Submitted]:
@@ -38,6 +43,39 @@ def line_up(lanes: Lanes, task: str, drafts: Sequence[Submitted]) -> Sequence[Su
         lane.put_all_outside(serials, ranks)
         lanes.note_hunger(lane)
     return within
+
+
+def seat_first(lanes: Lanes, task: str, drafts: Sequence[Submitted]) -> Sequence[Submitted]:
+    """Seats those of `line_up` in the window of their lane, if all of it is there, and has room;
+    gives back the rest. The first ranks are seated, as if they had entered one after the other."""
+    lane, bounds = lanes.lane((task, None, 0)), lanes.bounds
+    if lane.edge < RANK_MAX or lane.loading or len(lanes.by_key) > bounds.lanes_max:
+        return drafts
+    room = bounds.window_max - len(lane.window)
+    if room <= 0 or lanes.total + min(room, len(drafts)) > bounds.windows_max:
+        return drafts
+    ranks = [draft.due_ms << SERIAL_BITS | draft.serial for draft in drafts]
+    if ranks[0] < lane.top() or ranks != sorted(ranks):
+        return drafts
+    seated, rest = drafts[:room], drafts[room:]
+    lanes.memory.create_all(seated)
+    seat_behind(lanes, lane, ranks[:room])
+    if rest:
+        lane.edge = ranks[room] - 1
+    return rest
+
+
+def seat_lined(lanes: Lanes, lane: Lane, before: int, most: int) -> int:
+    """Seats the first outside of a lane in its window, at most so many and up to a rank, as far as
+    they were lined up since the cut; how many."""
+    lined = lanes.memory.dirty.lined.get(lane.key[0])
+    if not lined:
+        return 0
+    ranks = lane.take_outside(before, most, lined)
+    if ranks:
+        lanes.memory.unpack_lined(lane.key[0], [rank & SERIAL_MASK for rank in ranks])
+        seat_behind(lanes, lane, ranks)
+    return len(ranks)
 
 
 def take_seat(lanes: Lanes, ticket: Ticket) -> bool:

@@ -10,7 +10,7 @@ Knows nothing of time and of where a pending ticket waits. docs/architecture.md,
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -110,6 +110,14 @@ class Memory:
             return False
         return flight is None or not (serial in flight.tickets or serial in flight.plain)
 
+    def is_unread(self, serials: Sequence[int]) -> bool:
+        """Whether of all of these only the store can tell."""
+        flight, dirty = self.flight, self.dirty
+        tables: list[dict[int, Any]] = [self.hot, dirty.tickets, dirty.plain]
+        if flight is not None:
+            tables += [flight.tickets, flight.plain]
+        return all(table.keys().isdisjoint(serials) for table in tables)
+
     def is_fresh(self, snapshot_commit: int) -> bool:
         """Whether what was read from a snapshot may be used: no completion has overtaken it."""
         return snapshot_commit >= self.completed_commit
@@ -175,6 +183,18 @@ class Memory:
         dirty.bodies[serial] = payload
         dirty.size_bytes += _TICKET_BYTES + len(payload)
 
+    def create_all(self, drafts: Sequence[Submitted]) -> None:
+        """`create` of what was submitted."""
+        self._make_tickets([draft.serial for draft in drafts], drafts)
+        payload_bytes = sum([len(draft.payload) for draft in drafts])
+        self.dirty.size_bytes += _TICKET_BYTES * len(drafts) + payload_bytes
+
+    def _make_tickets(self, serials: Sequence[int], drafts: Sequence[Submitted]) -> None:
+        dirty, made = self.dirty, dict(zip(serials, map(ticket_of, drafts), strict=True))
+        self.hot.update(made)
+        dirty.tickets.update(made)
+        dirty.bodies.update(zip(serials, [draft.payload for draft in drafts], strict=True))
+
     # ------------------------------------------------------------------ plain tickets
 
     def create_plain(self, drafts: Sequence[Submitted]) -> None:
@@ -220,17 +240,12 @@ class Memory:
         self.enter(ticket)
         return ticket
 
-    def unpack_lined(self, task: str, serial: int) -> bool:
-        """`unpack` of one that was lined up since the cut, for who knows its place; False: it was
-        not."""
+    def unpack_lined(self, task: str, serials: Sequence[int]) -> None:
+        """`unpack` of some that were lined up since the cut, for who knows their places."""
         dirty = self.dirty
-        lined = dirty.lined.get(task)
-        if lined is None or serial not in lined:
-            return False
-        submitted = dirty.plain.pop(serial)
-        lined.discard(serial)
-        self.hot[serial] = self._unpacked(submitted)
-        return True
+        dirty.lined[task].difference_update(serials)
+        self._make_tickets(serials, [dirty.plain.pop(serial) for serial in serials])
+        dirty.size_bytes += (_TICKET_BYTES - _PLAIN_BYTES) * len(serials)
 
     def _unpacked(self, submitted: Submitted) -> Ticket:
         """A ticket of what was dirty as it was submitted."""
@@ -374,7 +389,7 @@ class Memory:
             at = replace(at, in_lane=None)
         self.stored_at[serial] = at
         self.lingering.add(serial)
-        name = unique_name_of(ticket)
+        name = None if ticket.unique is None else unique_name_of(ticket)
         if name is not None:
             self.use_name(name)
             if name not in self.uniques:

@@ -48,6 +48,7 @@ from parkade.shard.refill import (
     may_refill,
     next_refill_ms,
     room_of,
+    seat_rows,
     take_rows,
     take_waiting,
     wanting,
@@ -57,6 +58,7 @@ from parkade.shard.scout import Scout, ScoutAsk, Scouted
 from parkade.shard.states import PENDING, RUNNING
 from parkade.shard.ticket import StoredAt, Ticket
 from parkade.shard.waits import Queue
+from parkade.store.record import Submitted
 
 __all__ = ["NOWHERE", "Placement", "SweepAsk", "Swept", "SweptEntry", "pack", "unpack"]
 
@@ -89,6 +91,11 @@ class Placement(Horizon):
             self._line_up(ticket)
         else:
             super().enter(ticket)
+
+    def seats_all(self, drafts: Sequence[Submitted]) -> bool:
+        """Whether all of these, which are due, would take their seats as they enter."""
+        advanced_ms = self._advanced_ms
+        return self.seats_at_once and max([draft.due_ms for draft in drafts]) <= advanced_ms
 
     def leave(self, ticket: Ticket) -> None:
         """A hot ticket is about to be pending no more, or at another due."""
@@ -379,8 +386,9 @@ class Placement(Horizon):
     def _refill(self, lane: Lane, result: Refilled | None, now_ms: int) -> None:
         came_in, to_load = take_rows(self.lanes, lane, result, now_ms)
         self.load_queue.extend(to_load)
-        for ticket in came_in:
-            self._settle_in(ticket, now_ms)
+        if not seat_rows(self.lanes, lane, came_in, now_ms):
+            for ticket in came_in:
+                self._settle_in(ticket, now_ms)
         self.lanes.keep_bounds(lane)
 
     @property

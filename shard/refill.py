@@ -6,11 +6,14 @@ them when they come. A rank whose first due is still ahead stays outside: nothin
 before its first due, so the edge itself says when there is something to fetch.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from parkade.shard.commands import Loaded, UniqueRow
+from parkade.shard.crowd import seat_behind
 from parkade.shard.lanes import RANK_MAX, SERIAL_BITS, SERIAL_MASK, SPILLED, Lane, Lanes
+from parkade.shard.lined import seat_lined
 from parkade.shard.memory import UNREAD
 from parkade.shard.ticket import Ticket
 from parkade.shard.waits import Queue
@@ -19,6 +22,7 @@ __all__ = [
     "RefillAsk",
     "Refilled",
     "next_refill_ms",
+    "seat_rows",
     "take_rows",
     "take_waiting",
     "wanting",
@@ -142,27 +146,42 @@ def take_rows(
     names: Mapping[bytes, UniqueRow | None] = {} if result is None else result.loaded.uniques
     came_in: list[Ticket] = []
     to_load: list[int] = []
-    at, room = 0, room_of(lanes, lane)
+    at, room, end = 0, room_of(lanes, lane), min(last + 1, now_ms + 1 << SERIAL_BITS)
     while True:
+        outside = lane.first_outside()
+        most = min(at + max(room, 0), len(rows))
+        taken = rows[at : bisect_left(rows, min(outside + 1, end), at, most)]
+        at += len(taken)
+        # One whose row cannot be read the host has in quarantine.
+        read = [one for rank in taken if (one := parked.get(rank & SERIAL_MASK)) is not None]
+        came_in += [lanes.memory.admit(one, names) for one in read]
+        room -= len(read)
         row = rows[at] if at < len(rows) else RANK_MAX
-        rank = min(row, lane.first_outside())
-        if room <= 0 or rank > last or rank == RANK_MAX or rank >> SERIAL_BITS > now_ms:
+        rank = min(row, outside)
+        if room <= 0 or rank >= end or rank == RANK_MAX:
             break
-        serial = rank & SERIAL_MASK
-        if rank != row:
-            if not _take_outside(lanes, lane, rank):
-                to_load.append(serial)
-        else:
-            at += 1
-            ticket = parked.get(serial)
-            if ticket is None:
-                continue  # its row cannot be read: the host has it in quarantine
-            came_in.append(lanes.memory.admit(ticket, names))
-        room -= 1
+        if rank == row:
+            continue
+        seated = seat_lined(lanes, lane, min(row, end), room)
+        if not seated and not _take_outside(lanes, lane, rank):
+            to_load.append(rank & SERIAL_MASK)
+        room -= seated or 1
     lane.edge = RANK_MAX if rank == last == RANK_MAX else min(rank - 1, last)
     lanes.changed.add(lane)
     lanes.note_hunger(lane)
     return came_in, to_load
+
+
+def seat_rows(lanes: Lanes, lane: Lane, came_in: list[Ticket], now_ms: int) -> bool:
+    """Seats tickets that were taken in from rows together, where they go behind all others of the
+    window, and nothing is to be done for any of them by itself; whether it did."""
+    if not all(ticket.options is None and ticket.due_ms <= now_ms for ticket in came_in):
+        return False
+    ranks = [ticket.first_due_ms << SERIAL_BITS | ticket.serial for ticket in came_in]
+    if not ranks or (lane.window and ranks[0] < lane.window[-1]):
+        return False
+    seat_behind(lanes, lane, ranks)
+    return True
 
 
 def take_waiting(lanes: Lanes, queue: Queue, result: Refilled | None, now_ms: int) -> list[Ticket]:
@@ -199,10 +218,6 @@ def take_waiting(lanes: Lanes, queue: Queue, result: Refilled | None, now_ms: in
 def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:
     """Let a rank from outside into the window; False when its ticket has to be loaded first."""
     serial = rank & SERIAL_MASK
-    if lanes.memory.unpack_lined(lane.key[0], serial):
-        del lane.ranks[serial]
-        lanes.seat(lane, rank)
-        return True
     lanes.memory.unpack(serial)
     del lane.ranks[serial]
     move = lanes.memory.dirty.moves.pop(serial, None)
@@ -219,7 +234,13 @@ def _take_outside(lanes: Lanes, lane: Lane, rank: int) -> bool:
 def _unknown_rows(lanes: Lanes, lane: Lane, result: Refilled) -> tuple[list[int], int]:
     """The ranks among the rows that memory has no other word on, and how far the rows reach."""
     memory = lanes.memory
-    ranks: list[int] = []
+    ranks = [first_due_ms << SERIAL_BITS | serial for first_due_ms, serial in result.rows]
+    reach = RANK_MAX if result.is_end else ranks[-1]
+    serials = [serial for _, serial in result.rows]
+    is_beside = any(not known.keys().isdisjoint(serials) for known in (lane.ranks, lanes.loading))
+    if not is_beside and memory.is_unread(serials):
+        return ranks, reach
+    ranks = []
     for first_due_ms, serial in result.rows:
         if serial in lane.ranks:
             continue
@@ -230,7 +251,4 @@ def _unknown_rows(lanes: Lanes, lane: Lane, result: Refilled) -> tuple[list[int]
         elif known is not None and serial not in lanes.seats and memory.is_clean(serial):
             # Met in its lane's rows while it waits for its due: the next checkpoint moves the row.
             memory.own(known)
-    if result.is_end:
-        return ranks, RANK_MAX
-    first_due_ms, serial = result.rows[-1]
-    return ranks, first_due_ms << SERIAL_BITS | serial
+    return ranks, reach

@@ -39,6 +39,44 @@ def test_who_is_due_behind_a_full_window_is_left_as_it_was_submitted() -> None:
     rig.checked()
 
 
+def test_a_crowd_fills_the_window_and_the_rest_of_it_is_left_as_it_was_submitted() -> None:
+    rig, other = Rig(SMALL), Rig(SMALL)
+    for one in (rig, other):
+        one.submit()
+        one.settle_down()
+    (first,) = rig.core.hot
+    crowd = submit(rig, SMALL.window_max + 3)
+    for _ in crowd:
+        other.submit()
+    room = SMALL.window_max - 1
+    assert plain_serials(rig) == crowd[room:] and rig.core.hot.keys() == {first, *crowd[:room]}
+    lane, like = (each.core.placement.lanes.by_key["t", None, 0] for each in (rig, other))
+    assert (lane.window, lane.edge) == (like.window, like.edge)
+    assert rig.core.placement.ready_count == other.core.placement.ready_count
+    assert (rig.core.lsn, rig.core.counters) == (other.core.lsn, other.core.counters)
+    rig.checked()
+    taken: list[int] = []
+    while rig.core.placement.ready_count > len(taken):
+        taken += rig.pop_all()
+        rig.settle_down()
+        rig.checked()
+    assert taken == [first, *crowd] and not plain_serials(rig)
+
+
+def test_a_crowd_that_goes_before_whoever_waits_is_seated_before_them() -> None:
+    rig = Rig(SMALL)
+    rig.submit()
+    rig.settle_down()
+    (later,) = rig.core.hot
+    drafts = [rig.draft(-60_000) for _ in range(4)]
+    rig.do(Submit(drafts))
+    rig.checked()
+    rig.settle_down()
+    taken = rig.pop_all()
+    rig.settle_down()
+    assert taken + rig.pop_all() == [*(draft.serial for draft in drafts), later]
+
+
 def test_what_is_not_plain_is_a_ticket_behind_a_full_window_too() -> None:
     rig, _ = full_rig()
     drafts = [rig.draft(key="k"), rig.draft(options=Options(summary="s")), rig.draft(5)]
