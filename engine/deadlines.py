@@ -42,7 +42,7 @@ class Deadlines:
             for run in listed:
                 if is_unbound and run.job.ticket.options is None:
                     continue
-                timeout_ms = run.job.timeout_ms
+                timeout_ms = run.timeout_ms = run.job.timeout_ms
                 if lease_ms is not None:
                     run.lease_ms = lease_ms
                     run.lease_until_ms = until_ms = now_ms + lease_ms
@@ -113,10 +113,10 @@ class Deadlines:
 
     def _timeout_of(self, run: Run, now_ms: int) -> int | None:
         """When its timeout, or what it may take to stop after that, is over; None: it has none."""
-        if run.job.timeout_ms is None:
+        if run.timeout_ms is None:
             return None
         if run.deadline_ms is None:
-            return now_ms + run.job.timeout_ms
+            return now_ms + run.timeout_ms
         if now_ms < run.deadline_ms or not run.place.can_stop:
             return run.deadline_ms
         if not run.is_interrupted:

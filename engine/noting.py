@@ -114,11 +114,9 @@ def _note_submitted(record: Any, notes: list[Note]) -> None:
 
 
 def _note_started(record: Any, tickets: Mapping[int, Ticket], notes: list[Note]) -> None:
-    at_ms = record.at_ms
-    for serial in record.serials:
-        ticket = tickets.get(serial)
-        if ticket is not None:
-            notes.append((events.STARTED, at_ms, serial, ticket.part, ticket.task, ticket.attempts))
+    kind, at_ms = events.STARTED, record.at_ms
+    known = [ticket for serial in record.serials if (ticket := tickets.get(serial)) is not None]
+    notes += [(kind, at_ms, one.serial, one.part, one.task, one.attempts) for one in known]
 
 
 def _retried(record: Retried, ticket: Ticket) -> tuple[int, Any]:

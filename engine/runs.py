@@ -85,6 +85,12 @@ class Run(msgspec.Struct, eq=False):
     deadline_ms: int | None = None
     state: Any = None  # its place's own
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but how its handler ended tells what becomes of it."""
+        has_time = self.timeout_ms is None and self.lease_until_ms is None
+        return has_time and self.family is None and not self.is_given_up
+
     def is_lapsed(self, now_ms: int) -> bool:
         """Whether its lease is over."""
         return self.lease_until_ms is not None and now_ms >= self.lease_until_ms
@@ -277,10 +283,9 @@ class Runs:
         except BaseException as error:
             return self.settler.unreadable(job, error)
         run.started_ms = self._clock.monotonic_ms()
-        run.timeout_ms = job.timeout_ms
         if run.timeout_ms is not None:
             run.deadline_ms = run.started_ms + run.timeout_ms
-        if not job.task.handler.takes_attempt:
+        if not job.task.definition.handler.takes_attempt:
             RUNNING.set(partial(self._attempt_of, run))
             return args, kwargs
         attempt = self.attempt_of(run)
@@ -329,9 +334,11 @@ class Runs:
 
     def _outcome_of(self, run: Run, value: Any, error: BaseException | None) -> Outcome:
         run.is_over = True
-        children = None if run.family is None else run.family.end()
         now_ms = self._clock.monotonic_ms()
         ran_ms = now_ms - run.started_ms
+        if error is None and run.is_plain:
+            return self.settler.returned(run.job, value, ran_ms)
+        children = None if run.family is None else run.family.end()
         if run.is_given_up:
             return self.settler.too_late(run.job, error, ran_ms)
         if run.is_lapsed(now_ms):

@@ -64,7 +64,8 @@ def seal_all(
 
 def unseal(key: bytes | memoryview, stored: bytes | memoryview) -> bytes | None:
     """The value, or None when it or its key are not what was written."""
-    value, crc = bytes(stored[:-CRC_BYTES]), bytes(stored[-CRC_BYTES:])
+    row = bytes(stored)
+    value, crc = row[:-CRC_BYTES], row[-CRC_BYTES:]
     return value if crc32(value, crc32(key)).to_bytes(CRC_BYTES, "big") == crc else None
 
 

@@ -533,9 +533,13 @@ def _write_ended(
     transaction: "Transaction[memoryview]", tables: Tables, batch: Batch, numbers: _Numbers
 ) -> int:
     ends: dict[bytes, list[bytes]] = {}
-    for entry in sorted(batch.ended):
-        bucket = entry[:9] + _bucket(int.from_bytes(entry[9:17], "big"))
-        ends.setdefault(bucket, []).append(entry[9:])
+    entries, begin = sorted(batch.ended), 0
+    while begin < len(entries):
+        kind, ended_ms = entries[begin][:9], int.from_bytes(entries[begin][9:17], "big")
+        number = ended_ms >> ENDED_BITS
+        end = bisect_left(entries, kind + _bucket(number + 1), begin)
+        ends[kind + _bucket(number)] = [entry[9:] for entry in entries[begin:end]]
+        begin = end
     return _put_buckets(transaction, tables.ended, ends, numbers)
 
 
@@ -544,8 +548,8 @@ def unpack_stamps(content: bytes) -> list[tuple[int, int]]:
     return list(_STAMP.iter_unpack(content))
 
 
-def _bucket(ms: int) -> bytes:
-    return (ms >> ENDED_BITS << ENDED_BITS).to_bytes(8, "big")
+def _bucket(number: int) -> bytes:
+    return (number << ENDED_BITS).to_bytes(8, "big")
 
 
 def _put_buckets(
