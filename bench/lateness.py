@@ -3,6 +3,8 @@
 start   from before `submit` to the handler: two durable records and the hand-overs between them
 life    from before `submit` to `result`: submitted, started, run, ended, each step on disk
 due     how long after its due time a sleeping ticket's handler begins; due in 10 to 500 ms
+rested  three appends in a row, each durable before the next, after the pause that each life has
+        before it: a disk that was left alone takes longer over the first
 
 `life_p99_times` is the p99 of a life over what it may be: one and a half times the p99 of three
 appends in a row, each durable before the next, and a millisecond; both from as many samples of the
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter_ns
 
-from bench.floor import beside
+from bench.floor import BRIEF, SMALLEST, Strip, appended, beside
 from bench.kit import (
     Options,
     WorkHash,
@@ -68,6 +70,9 @@ def run(asked: Options) -> dict[str, float]:
     """All measures once, on a fresh directory."""
     with asked.scratch() as directory:
         taken = beside(asked, directory)
+        rested = rested_us(asked, directory / "rested.strip")
+        taken["rested_triple_us_p50"] = quantile(rested, 0.5)
+        taken["rested_triple_us_p99"] = quantile(rested, 0.99)
         watched = Watched(directory / "garage")
         with watched.engine:
             for kind, task in watched.tasks.items():
@@ -82,6 +87,18 @@ def run(asked: Options) -> dict[str, float]:
                 late = due_late_ms(watched, task, asked.pick(DUES_SMALL, DUES_USUAL))
                 taken[f"{kind}_due_late_ms_p50"] = quantile(late, 0.5)
                 taken[f"{kind}_due_late_ms_p99"] = quantile(late, 0.99)
+    return taken
+
+
+def rested_us(asked: Options, path: Path) -> list[float]:
+    """The microseconds of three durable appends in a row, with a pause before each three."""
+    strip = Strip(path, asked.pick(SMALLEST, BRIEF).file_bytes)
+    taken: list[float] = []
+    for _ in range(asked.pick(STARTS_SMALL, STARTS_USUAL)):
+        time.sleep(PAUSE_S)
+        taken.append(appended(strip, 3))
+    strip.close()
+    path.unlink()
     return taken
 
 
