@@ -240,7 +240,7 @@ def _unknown_rows(lanes: Lanes, lane: Lane, result: Refilled) -> tuple[list[int]
     is_beside = any(not known.keys().isdisjoint(serials) for known in (lane.ranks, lanes.loading))
     if not is_beside and memory.is_unread(serials):
         return ranks, reach
-    ranks = []
+    ranks.clear()
     for first_due_ms, serial in result.rows:
         if serial in lane.ranks:
             continue
