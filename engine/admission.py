@@ -223,6 +223,7 @@ class Admission:
             return None
         serial = owner.placement.take_head(lane, rank, now_ms)
         if serial is None:
+            self.thinned.add(owner.number)  # due later by now: its shard is to know when
             return None
         owner.lanes.is_fresh_alone(lane)
         self._turns.note(task)

@@ -305,6 +305,7 @@ class Attempts:
             if shard.host.settled_ms < shard.host.now_ms:
                 self._clock_held.append((shard, serial))
             elif serial not in self._attempts:
+                shard.is_stirred = True  # it may be due later by now
                 shard.placement.give_back(serial, shard.host.now_ms)
 
     def _run_all(

@@ -382,3 +382,14 @@ def test_who_comes_alone_is_held_by_what_holds_others(hold: str) -> None:
         assert pick.serial == serial and not pick.is_plain
         rig.submit(task=task, key=key)
     assert take(admission, shards) == []
+
+
+def test_who_comes_alone_and_is_due_later_by_now_has_its_shard_look_when() -> None:
+    shards, admission = setting(threads=2)
+    shards[0].rig.submit(task="plain")
+    take(admission, shards)  # the task is met, and is ranked
+    assert take(admission, shards) == [] and not admission.is_stirred
+    shards[1].rig.submit(task="plain")
+    shards[1].rig.settle_down()
+    assert list(admission.take(shards, NOW_MS - 5_000)) == [], "the clock was set back"
+    assert admission.thinned == {1}

@@ -3,6 +3,7 @@
 from kit.laws import HOUR_MS, send_checkpoint, steps
 from kit.stepped import Stepped, stepped
 from parkade.shard.commands import Cancel, Reschedule
+from parkade.store.record import Options
 
 
 def take_in_hand(shard: Stepped) -> int:
@@ -45,3 +46,27 @@ def test_a_ticket_that_ends_in_hand_is_not_taken_for_damaged() -> None:
         shard.run()
         assert shard.attempts.running == 0
         assert shard.witness.model.tickets[serial].state == 4
+
+
+def test_what_the_clock_held_and_is_due_later_by_now_has_its_shard_look_when() -> None:
+    with stepped() as shard:
+        shard.run()
+        due_ms = shard.now_ms + HOUR_MS
+        options = Options(expires_ms=HOUR_MS)
+        draft = shard.draft(due_ms, payload=bytes(200), options=options)
+        shard.submit(draft)
+        shard.run()
+        shard.checkpoint()
+        shard.pass_ms(HOUR_MS)
+        while not shard.attempts.running:
+            steps(shard, "io, pass")
+        shard.pass_ms(5 * HOUR_MS, 0)  # expired by the wall clock, which nobody believes
+        shard.run()
+        assert not shard.attempts.running and not shard.handlers.alive
+        shard.pass_ms(-5 * HOUR_MS - 3_000, 0)
+        steps(shard, "turn, admit")
+        assert not shard.handlers.alive
+        assert shard.shard.is_stirred
+        shard.pass_ms(3_000)
+        shard.run()
+        assert list(shard.handlers.alive) == [draft.serial]

@@ -143,6 +143,25 @@ def test_a_file_system_that_has_no_such_writes_is_asked_once(
     file.check()
 
 
+def test_a_file_that_took_them_goes_on_where_another_does_not(
+    file: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard's directory may be on a file system of its own."""
+    other, real = file.disk.open(f"{file.path}b", create=True), os.pwritev
+
+    def refuse(fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        if fd == other and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no such writes")
+        return real(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    file.disk.preallocate(other, FILE_BYTES)
+    file.disk.pwrite_durable(other, (b"other",), 64)
+    assert file.disk.pread(other, 5, 64) == b"other"
+    file.append(100)
+    file.check()
+
+
 def test_where_it_cannot_be_asked_for_the_cache_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
