@@ -211,8 +211,8 @@ class RealDisk(Disk):
             try:
                 appends = self._direct.get(handle)
                 if appends is None:
-                    appends = self._direct[handle] = DirectAppends(handle, offset)
-                if appends.write(buffers, offset):
+                    appends = self._begin_direct(handle, offset)
+                if appends is not None and appends.write(buffers, offset):
                     return
             except OSError as error:
                 if error.errno not in _NO_SUCH_WAY:
@@ -229,6 +229,16 @@ class RealDisk(Disk):
                 self._has_dsync = False
         self._write_all(handle, buffers, offset, 0)
         self.fdatasync(handle)
+
+    def _begin_direct(self, handle: Handle, offset: int) -> DirectAppends | None:
+        """None: it lacks something that the cache does without, and nothing was written."""
+        try:
+            appends = DirectAppends(handle, offset)
+        except OSError as error:
+            self._has_direct = error.errno not in _NO_SUCH_WAY
+            return None
+        self._direct[handle] = appends
+        return appends
 
     def _leave_direct(self, handle: Handle) -> None:
         """It takes writes of any kind, and nothing is known of what they write."""

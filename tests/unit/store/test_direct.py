@@ -181,6 +181,22 @@ def test_where_it_cannot_be_asked_for_the_cache_is_used(
     file.check()
 
 
+def test_without_memory_for_a_window_the_cache_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: int) -> Any:
+        raise OSError(errno.ENOMEM, "too many maps")
+
+    file = Written(tmp_path / "a")
+    with monkeypatch.context() as patched:
+        patched.setattr("parkade.store.direct.mmap", lacks)
+        file.append(100)
+        assert not file.is_direct
+    file.append(100)
+    assert file.is_direct
+    file.check()
+
+
 def test_a_write_that_failed_is_told_and_the_next_one_looks_at_the_file(
     file: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
