@@ -421,7 +421,8 @@ class ControlClient:
                 raise ControlError(
                     "timeout",
                     f"The engine at {self.path} has not answered {name} within "
-                    f"{self.timeout_ms / 1_000:g} s. It may still do it",
+                    f"{self.timeout_ms / 1_000:g} s. It may still do it, once its process goes on; "
+                    "`parkade stat` reads the files without it",
                 ) from error
             except (OSError, msgspec.MsgspecError, RecursionError) as error:
                 raise ControlError(

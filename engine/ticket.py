@@ -1,12 +1,14 @@
 """The handle of a ticket: an id, and questions about it. It holds no state that can go stale."""
 
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args
 
 from parkade import watching
 from parkade.durations import Duration, parse_duration_ms
 from parkade.events import Event
+from parkade.outcome import EndState
 from parkade.shard.ticket import format_id
 from parkade.views import AttemptInfo, CancelOutcome, TicketInfo, Why
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Ticket"]
 
 R_co = TypeVar("R_co", covariant=True)
+
+ENDED: Final = frozenset[str](get_args(EndState))
+ANSWER_MS = 30_000  # for the answer about a ticket that has ended
 
 
 class Ticket(Generic[R_co]):
@@ -78,28 +83,38 @@ class Ticket(Generic[R_co]):
         """The result, when the ticket has ended: through all its retries.
 
         Raises `TicketFailed`, `TicketCancelled`, `TicketExpired` for other ends; `ResultTimeout`
-        when `timeout` is over; `ResultGone` when it is no longer kept; `WaitInsideAttempt` in a
-        handler.
+        when `timeout` is over and the ticket is not; `ResultGone` when it is no longer kept;
+        `WaitInsideAttempt` in a handler.
         """
         desk, timeout_ms = self._desk, _timeout_ms(timeout)
         request = desk.end(self, self._bound, "ticket.result", is_holder=self._is_holder)
+        value: R_co
         try:
-            value: R_co = desk.ask(request, timeout_ms)
+            value = desk.ask(request, timeout_ms)
+            return value
         except desk.TimeIsUp:
             why = desk.ask(desk.why(self.id, "ticket.result"))
-            raise desk.result_timeout(self.id, why, timeout_ms) from None
-        return value
+        if why.state in ENDED:
+            with suppress(desk.TimeIsUp):  # revived since
+                value = desk.ask(request, ANSWER_MS)
+                return value
+        raise desk.result_timeout(self.id, why, timeout_ms)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """`result` for coroutines."""
         desk, timeout_ms = self._desk, _timeout_ms(timeout)
         request = desk.end(self, self._bound, "ticket.aresult", is_holder=self._is_holder)
+        value: R_co
         try:
-            value: R_co = await desk.aask(request, timeout_ms)
+            value = await desk.aask(request, timeout_ms)
+            return value
         except desk.TimeIsUp:
             why = await desk.aask(desk.why(self.id, "ticket.aresult"))
-            raise desk.result_timeout(self.id, why, timeout_ms) from None
-        return value
+        if why.state in ENDED:
+            with suppress(desk.TimeIsUp):  # revived since
+                value = await desk.aask(request, ANSWER_MS)
+                return value
+        raise desk.result_timeout(self.id, why, timeout_ms)
 
     def info(self) -> TicketInfo:
         """How it stands now: a frozen snapshot."""

@@ -121,6 +121,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--result", type=Path, help="a JSON file of before, and measure nothing")
     parser.add_argument("--write", action="store_true", help="the tables into the documentation")
     given = parser.parse_args(argv)
+    given.only = [name.replace("-", "_") for name in given.only]  # as it is called on PyPI
     if unknown := set(given.only) - set(names):
         parser.error(f"no such queue: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     return given

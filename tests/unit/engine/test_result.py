@@ -102,6 +102,28 @@ def test_a_timeout_says_how_the_ticket_stands(tmp_path: Path) -> None:
         assert running.result("20s") == "done", "waiting is not owning"
 
 
+def test_a_ticket_that_has_ended_is_told_however_little_time_there_is(tmp_path: Path) -> None:
+    engine = make(tmp_path / "data")
+
+    @engine.task(retry=1)
+    def halve(n: int) -> int:
+        if n % 2:
+            raise ValueError("odd")
+        return n // 2
+
+    with engine:
+        even, odd = halve.submit(4), halve.submit(5)
+        assert even.result("20s") == 2
+        with pytest.raises(TicketFailed):
+            odd.result("20s")
+        for _ in range(5):
+            assert even.result(0) == asyncio.run(even.aresult(0)) == 2
+            with pytest.raises(TicketFailed):
+                odd.result(timeout="0s")
+            with pytest.raises(TicketFailed):
+                asyncio.run(odd.aresult(0))
+
+
 def test_who_gave_up_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
     """A ticket that is polled for years must not gather its pollers."""
     engine = make(tmp_path / "data")
