@@ -73,6 +73,13 @@ class Checkpointing:
         """The last one found no room, and waits for the next try."""
         return self._retry_at_ms is not None
 
+    @property
+    def has_left(self) -> bool:
+        """Whether there are changes for which no checkpoint is under way or wanted, nor tried again
+        later."""
+        is_coming = self.is_busy or self.is_wanted or self.has_failed
+        return not is_coming and not self._shard.core.dirty.is_empty
+
     def want(self) -> None:
         """One is begun as soon as it can be, also where the last one failed a moment ago."""
         self.is_wanted = True

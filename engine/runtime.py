@@ -465,11 +465,13 @@ class Runtime:
         host, asked = self.host, list[Checkpointing]()
 
         def want_checkpoints() -> None:
-            """Also of a shard that has recovered since: that is another one."""
+            """Also of a shard that has recovered since, which is another one, and of what has come
+            behind the one before."""
             for shard in host.open_shards():
-                if shard.checkpointing not in asked:
-                    asked.append(shard.checkpointing)
-                    shard.checkpointing.want()
+                checkpointing = shard.checkpointing
+                if checkpointing not in asked or checkpointing.has_left:
+                    asked.append(checkpointing)
+                    checkpointing.want()
                     shard.is_stirred = True
                     host.wake()
 

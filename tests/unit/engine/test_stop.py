@@ -10,6 +10,9 @@ import pytest
 from kit.clock import ManualClock
 from kit.engines import PATIENCE_S, Gate, hold_handlers, make, runtime_of, when
 from parkade import Attempt, EngineClosed, EngineInUse, StopReport
+from parkade.asks import Ask
+from parkade.checkpointing import Checkpointing
+from parkade.shard.commands import Cancel
 
 
 def stop_in_thread(engine: object, **spans: str) -> tuple[threading.Thread, list[StopReport]]:
@@ -247,6 +250,33 @@ def test_an_interrupted_stop_lets_the_directory_go(
         info = engine.ticket(ticket.id).info()
         assert info.maybe_applied, "its attempt was lost"
         assert info.fence == 1
+
+
+def test_what_comes_behind_the_last_checkpoints_has_checkpoints_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention was about to forget, say. The clock stands: nobody waits for its age."""
+    clock = ManualClock()
+    engine = make(tmp_path / "data", shards=1, clock=clock).start()
+    task = engine.task(name="note")(lambda n: n)
+    later = [task.options(delay="3d").submit(n) for n in range(2)]
+    begin, left = Checkpointing._begin, list(later)
+
+    def begin_and_change(self: Checkpointing) -> None:
+        begin(self)
+        if left:
+            self._shard.put(Ask(Cancel(left.pop().address[0])))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpointing, "_begin", begin_and_change)
+        stopping, reports = stop_in_thread(engine)
+        stopping.join(PATIENCE_S)
+        is_stuck = stopping.is_alive()
+        clock.advance(3_600_000)
+        stopping.join(PATIENCE_S)
+    assert not is_stuck and reports[0].clean
+    with make(tmp_path / "data", shards=1) as engine:
+        assert [engine.ticket(each.id).info().state for each in later] == ["cancelled"] * 2
 
 
 def test_stopping_twice_at_once_is_once(tmp_path: Path) -> None:
