@@ -6,10 +6,10 @@ from parkade.shard.commands import Cancel, Reschedule
 from parkade.store.record import Options
 
 
-def take_in_hand(shard: Stepped) -> int:
+def take_in_hand(shard: Stepped, options: Options | None = None) -> int:
     """A ticket whose payload is being read: its place is taken."""
     shard.run()
-    draft = shard.draft(shard.now_ms + HOUR_MS, payload=bytes(200))
+    draft = shard.draft(shard.now_ms + HOUR_MS, payload=bytes(200), options=options)
     shard.submit(draft)
     shard.run()
     shard.checkpoint()
@@ -50,16 +50,7 @@ def test_a_ticket_that_ends_in_hand_is_not_taken_for_damaged() -> None:
 
 def test_what_the_clock_held_and_is_due_later_by_now_has_its_shard_look_when() -> None:
     with stepped() as shard:
-        shard.run()
-        due_ms = shard.now_ms + HOUR_MS
-        options = Options(expires_ms=HOUR_MS)
-        draft = shard.draft(due_ms, payload=bytes(200), options=options)
-        shard.submit(draft)
-        shard.run()
-        shard.checkpoint()
-        shard.pass_ms(HOUR_MS)
-        while not shard.attempts.running:
-            steps(shard, "io, pass")
+        serial = take_in_hand(shard, Options(expires_ms=HOUR_MS))
         shard.pass_ms(5 * HOUR_MS, 0)  # expired by the wall clock, which nobody believes
         shard.run()
         assert not shard.attempts.running and not shard.handlers.alive
@@ -69,4 +60,4 @@ def test_what_the_clock_held_and_is_due_later_by_now_has_its_shard_look_when() -
         assert shard.shard.is_stirred
         shard.pass_ms(3_000)
         shard.run()
-        assert list(shard.handlers.alive) == [draft.serial]
+        assert list(shard.handlers.alive) == [serial]
