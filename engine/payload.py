@@ -130,6 +130,7 @@ class PayloadCodec:
         try:
             payload = _encode(values)
         except Exception as error:
+            _pass_foreign(error, lambda: _encode(values))
             raise unstorable(self._task, values, error) from error
         if is_lone:
             return payload, values
@@ -151,12 +152,16 @@ class PayloadCodec:
                 hint = f". Close: {near}" if near else ""
                 raise self._misfit(f'there is no argument "{name}"{hint}')
         try:
-            values = msgspec.convert(dict(given), self._type, dec_hook=_decode_foreign)
-            return _encode(values), values
+            return self._converted(given)
         except msgspec.ValidationError as error:
             raise self._invalid(error) from error
         except Exception as error:
+            _pass_foreign(error, lambda: self._converted(given))
             raise unstorable(self._task, given, error) from error
+
+    def _converted(self, given: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        values = msgspec.convert(dict(given), self._type, dec_hook=_decode_foreign)
+        return _encode(values), values
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What to call the handler with. Strict: raises `PayloadError` for a payload that does not
@@ -193,6 +198,7 @@ class PayloadCodec:
         except msgspec.ValidationError as error:
             raise self._invalid(error) from error
         except Exception as error:
+            _pass_foreign(error, lambda: self._decode(payload))
             # Not msgpack at all, or a validator of the user's own types.
             text = f"payload cannot be read: {type(error).__name__}: {error}"
             raise PayloadError(self._task, text) from error
@@ -235,6 +241,7 @@ class ResultCodec:
         try:
             encoded = _encode(result)
         except Exception as error:
+            _pass_foreign(error, lambda: _encode(result))
             raise unstorable(self._task, {"return": result}, error) from error
         check_size(self._task, encoded, bytes_max, what="result")
         return encoded
@@ -244,6 +251,7 @@ class ResultCodec:
         try:
             return self._decode(encoded)
         except Exception as error:
+            _pass_foreign(error, lambda: self._decode(encoded))
             problem, path = said(error)
             where = f" {path}" if path else ""
             text = f"result{where} does not fit its return annotation: {problem}"
@@ -255,14 +263,20 @@ def encode_checkpoint(task: str, value: Any) -> bytes:
     try:
         return _encode(value)
     except Exception as error:
+        _pass_foreign(error, lambda: _encode(value))
         raise unstorable(task, {"checkpoint": value}, error) from error
 
 
 def decode_checkpoint(task: str, saved: bytes, wanted: type[T]) -> T:
     """Raises `PayloadError` where it does not fit the type."""
-    try:
+
+    def decode() -> T:
         return msgspec.msgpack.decode(saved, type=wanted, dec_hook=_decode_foreign)
+
+    try:
+        return decode()
     except Exception as error:
+        _pass_foreign(error, decode)
         problem, path = said(error)
         where = f" {path}" if path else ""
         name = getattr(wanted, "__qualname__", str(wanted))
@@ -313,6 +327,17 @@ def said(error: Exception) -> tuple[str, str]:
 
 
 # -------------------------------------------------------------- what could not be stored, and why
+
+
+def _pass_foreign(error: Exception, again: Callable[[], object]) -> None:
+    """Raises an error that is no word about the value: a signal handler raised it in the midst of
+    encoding or decoding, and `again` does not fail like that."""
+    try:
+        again()
+    except Exception as second:
+        if type(second) is type(error):
+            return
+    raise error
 
 
 def unstorable(task: str, values: Mapping[str, Any], error: Exception) -> PayloadError:

@@ -15,7 +15,13 @@ import pytest
 
 from parkade.errors import ConfigError, PayloadError
 from parkade.handlers import Handler
-from parkade.payload import PayloadCodec, ResultCodec, check_size, decode_untyped
+from parkade.payload import (
+    PayloadCodec,
+    ResultCodec,
+    check_size,
+    decode_untyped,
+    encode_checkpoint,
+)
 
 
 class Order(msgspec.Struct):
@@ -489,3 +495,34 @@ def test_an_address_type_of_pydantic_is_stored_as_text() -> None:
 
 def test_without_pydantic_its_models_are_as_foreign_as_any() -> None:
     assert "cannot store a of type Model" in refusal(unannotated, Model(1))
+
+
+class Alarm(Exception):
+    """What a signal handler raises."""
+
+
+class Interrupted:
+    """While it is encoded, a signal comes, once."""
+
+    is_told = False
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what the encoder asks of a value that it does not know
+        if not self.is_told:
+            self.is_told = True
+            raise Alarm
+        return Interrupted
+
+
+def test_what_a_signal_handler_raises_while_a_value_is_encoded_passes() -> None:
+    def f(value: Any) -> Any: ...
+
+    ways: list[Callable[[Any], Any]] = [
+        lambda value: codec(f).encode((value,), {}),
+        lambda value: codec(f).encode_mapping({"value": value}),
+        lambda value: ResultCodec("t", Handler(f, call="")).encode(value),
+        lambda value: encode_checkpoint("t", value),
+    ]
+    for encode in ways:
+        with pytest.raises(Alarm):
+            encode(Interrupted())
