@@ -23,7 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("before", type=Path, help="a JSON file of python -m bench")
     parser.add_argument("after", type=Path, help="another")
     given = parser.parse_args(argv)
-    rows = [HEAD, *compared(read(given.before), read(given.after))]
+    try:
+        before, after = read(given.before), read(given.after)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    rows = [HEAD, *compared(before, after)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     for name, *numbers, verdict in rows:
         cells = [n.rjust(w) for n, w in zip(numbers, widths[1:-1], strict=True)]
@@ -32,9 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
-    """The reports of a result by their bench."""
-    reports = json.loads(file.read_text(encoding="utf-8"))["reports"]
-    return {report["bench"]: report for report in reports}
+    """The reports of a result by their bench. Raises OSError, and ValueError for another file."""
+    try:
+        reports = json.loads(file.read_text(encoding="utf-8"))["reports"]
+        return {report["bench"]: report for report in reports}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no result of python -m bench") from error
 
 
 def compared(

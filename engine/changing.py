@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from parkade import steering
 from parkade.asking import Request
 from parkade.cancelling import Places, cancel_all, cancelling, everywhere
 from parkade.errors import ConfigError, UnknownTicket
@@ -102,18 +103,19 @@ def _submit(engine: "Engine", args: Args) -> dict[str, Any]:
 
 def _pause(engine: "Engine", args: Args) -> dict[str, Any]:
     until: datetime | None = time_of("pause", "until", args.get("until"))
-    engine.pause(
+    is_known = steering.pause(
+        engine,
         task=args.get("task"),
         target=args.get("target"),
         until=until,
         reason=args.get("reason", ""),
     )
-    return {}
+    return {"is_known": is_known}
 
 
 def _resume(engine: "Engine", args: Args) -> dict[str, Any]:
-    engine.resume(task=args.get("task"), target=args.get("target"))
-    return {}
+    was_paused = steering.resume(engine, task=args.get("task"), target=args.get("target"))
+    return {"was_paused": was_paused}
 
 
 CHANGES: dict[str, Callable[["Engine", Args], Any]] = {

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["count_group", "count_groups", "largest_groups"]
 
 GROUPS_SLICE = 4_096  # of a shard, counted in one read: some milliseconds
+# What a ticket died of that has no error of its own, by its reason.
+_UNSAID = {
+    "ambiguous": "cut off when its process ended: it may have happened",
+    "crashed": "its process ended whenever it ran",
+    "exhausted": "its attempts are spent, the last one was cut off",
+    "late": "its time was over before it was tried again",
+}
 
 
 def largest_groups(desk: "Desk", call: str, limit: int) -> list[DeadGroup]:
@@ -90,6 +97,8 @@ def _all_counts(
 def _told(group: bytes, count: int, ends: Sequence[Ticket]) -> DeadGroup:
     last = max(ends, key=lambda ticket: (ticket.finished_ms, ticket.serial))
     error_type, message = cause_of(last)
+    if not error_type:
+        message = _UNSAID.get(message, message)
     return DeadGroup(
         key=group.hex(),
         task=last.task,

@@ -428,7 +428,8 @@ class Engine(Looking):
     ) -> None:
         """Starts nothing more of a task, or against a target, until then or until `resume`; after a
         restart as well. What runs goes on; what waits spends no attempt, but `expires` and
-        `max_elapsed` go on.
+        `max_elapsed` go on. A task that nobody knows is paused as well, for another process may;
+        the log says so.
 
         Raises `ConfigError` unless one of the two is given, `NaiveDatetime`, `StorageError`.
         """

@@ -97,8 +97,9 @@ def named_kinds(call: str, kinds: Collection[str]) -> frozenset[EventKind]:
     """`kinds_of`, as names."""
     for kind in kinds:
         if kind not in KINDS:
-            near = closest(kind, KINDS) if isinstance(cast(object, kind), str) else None
-            refuse(call, "kind", kind, f'"{near}"' if near else f"one of {', '.join(KINDS)}")
+            known = [one for one in KINDS if one not in _NEVER]
+            near = closest(kind, known) if isinstance(cast(object, kind), str) else None
+            refuse(call, "kind", kind, f'"{near}"' if near else f"one of {', '.join(known)}")
         if kind in _NEVER:
             refuse(call, "kind", kind, "another kind: this version has no schedules")
     return frozenset(cast(Collection[EventKind], kinds) or KINDS)

@@ -131,13 +131,19 @@ class Levers:
 
         self.change([Paused(scope, until_ms, reason)], apply)
 
-    def resume(self, scope: str) -> None:
+    def resume(self, scope: str) -> bool:
+        """Whether there was a pause to take back."""
+        taken: list[Pause] = []
+
         def apply() -> None:
-            if self._guards.pauses.pop(scope, None) is not None:
+            pause = self._guards.pauses.pop(scope, None)
+            if pause is not None:
+                taken.append(pause)
                 self._publish(events.RESUMED, scope, scope)
             self._admission.wake("pause", scope)
 
         self.change([Resumed(scope)], apply)
+        return bool(taken)
 
     def set_limit(self, scope: str, concurrency: int, starts: int, span_ms: int) -> None:
         """Zeros for what is not limited; all zero: what the code says holds again."""

@@ -4,6 +4,7 @@ Each returns when its change is durable, and in force before that is told. On an
 `await asyncio.to_thread(engine.pause, task="mail")`.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from parkade.policies import checked_rate
 from parkade.shard.breaker import CLOSED, STATE_NAMES, CircuitRules
 from parkade.shard.limit import Quota
 from parkade.store.errors import StoreError
+from parkade.telling import tell
 from parkade.translating import shard_error
 from parkade.views import BreakerState, LimitState
 
@@ -29,6 +31,7 @@ __all__ = ["Breakers", "Limits", "pause", "resume"]
 
 T = TypeVar("T")
 KINDS = ("task", "target", "key")
+_log = logging.getLogger("parkade.engine")
 
 
 class Breakers:
@@ -145,21 +148,31 @@ class Limits:
 
 def pause(
     engine: "Engine", *, task: str | None, target: str | None, until: datetime | None, reason: str
-) -> None:
-    """See `Engine.pause`."""
+) -> bool:
+    """See `Engine.pause`. False: nobody knows a task of that name, which the log says."""
     call = "engine.pause"
     scope = _scope(engine, call, task, target)
     until_ms = None if until is None else at_ms(until, what=f"{call}(until)")
     levers = _changing(engine, call)
     _told(engine, lambda: levers.pause(scope, until_ms, _reason(call, reason)))
+    is_known = task is None or engine.task_of(task) is not None or task in engine.stats().by_task
+    if not is_known:
+        tell(
+            _log,
+            logging.WARNING,
+            'engine.pause(task="%s"): no task of this name is registered here, and no ticket has '
+            "it. What comes under it is held",
+            task,
+        )
+    return is_known
 
 
-def resume(engine: "Engine", *, task: str | None, target: str | None) -> None:
-    """See `Engine.resume`."""
+def resume(engine: "Engine", *, task: str | None, target: str | None) -> bool:
+    """See `Engine.resume`. Whether it was paused."""
     call = "engine.resume"
     scope = _scope(engine, call, task, target)
     levers = _changing(engine, call)
-    _told(engine, lambda: levers.resume(scope))
+    return _told(engine, lambda: levers.resume(scope))
 
 
 def _scope(engine: "Engine", call: str, task: str | None, target: str | None) -> str:

@@ -213,7 +213,11 @@ def _await_end(ctx: click.Context, output: Output, ticket_id: str, wait_ms: int)
 @click.pass_context
 def pause(ctx: click.Context, /, **asked: Any) -> None:
     """Holds a task or a target. What runs goes on."""
-    _turn(ctx, "pause", asked)
+    about, facts = _turn(ctx, "pause", asked)
+    Screen().line(f"paused {about}")
+    if not facts["is_known"]:
+        text = "nobody knows a task of this name: no ticket has it, and no engine that runs here"
+        click.echo(f"parkade: {text}", err=True)
 
 
 @click.command()
@@ -222,18 +226,18 @@ def pause(ctx: click.Context, /, **asked: Any) -> None:
 @click.pass_context
 def resume(ctx: click.Context, /, **asked: Any) -> None:
     """Takes a pause back."""
-    _turn(ctx, "resume", asked)
+    about, facts = _turn(ctx, "resume", asked)
+    Screen().line(f"resumed {about}" if facts["was_paused"] else f"{about} was not paused")
 
 
-def _turn(ctx: click.Context, verb: str, asked: dict[str, Any]) -> None:
+def _turn(ctx: click.Context, verb: str, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What was turned, and what the engine says of it."""
     if (asked["task"] is None) == (asked["target"] is None):
         raise click.UsageError("give --task or --target, one of them")
     with changing(ctx.obj) as change:
-        change(verb, **asked)
+        facts = change(verb, **asked)
     kind = "target" if asked["task"] is None else "task"
-    Screen().line(f"{verb}d {kind} {clean(asked[kind])}")
-    if kind == "task" and asked["task"] not in ask(ctx.obj, "status")["tasks"]:
-        click.echo("parkade: there is no ticket of a task of this name now", err=True)
+    return f"{kind} {clean(asked[kind])}", facts
 
 
 def _say(output: Output, facts: dict[str, Any], lines: list[str]) -> None:

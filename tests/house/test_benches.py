@@ -81,6 +81,27 @@ def test_two_results_compare_where_the_work_is_the_same_and_the_ranges_part(
     assert row.endswith(verdict)
 
 
+@pytest.mark.parametrize(
+    ("content", "text"), [(None, "No such file"), ("", "no result"), ("[1]", "no result")]
+)
+def test_a_file_that_is_no_result_is_said_in_one_line(
+    content: str | None, text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "old"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.compare", file, file],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert text in last and str(file) in last
+
+
 def result(work: str, low: float, high: float) -> dict[str, Any]:
     """What a run of one bench with one figure leaves."""
     figure = {"name": "x_us", "median": (low + high) / 2, "low": low, "high": high, "runs": 3}

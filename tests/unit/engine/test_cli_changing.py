@@ -135,7 +135,7 @@ def test_who_pauses_a_task_that_has_no_ticket_is_told(place: tuple[Path, list[st
     path, _ = place
     paused = run(path, "pause", "--task", "aa")
     assert (paused.exit_code, paused.stdout) == (0, "paused task aa\n")
-    assert "no ticket of a task of this name" in paused.stderr
+    assert "nobody knows a task of this name" in paused.stderr
 
 
 def test_a_task_is_paused_and_resumed(place: tuple[Path, list[str]]) -> None:
@@ -143,6 +143,8 @@ def test_a_task_is_paused_and_resumed(place: tuple[Path, list[str]]) -> None:
     paused = run(path, "pause", "--task", "a", "--reason", "wrong prices")
     assert (paused.exit_code, paused.stdout, paused.stderr) == (0, "paused task a\n", "")
     assert run(path, "resume", "--task", "a").stdout == "resumed task a\n"
+    again = run(path, "resume", "--task", "a")
+    assert (again.exit_code, again.stdout) == (0, "task a was not paused\n")
     assert run(path, "pause", "--target", "psp", "--until", "2100-01-01T00:00:00Z").exit_code == 0
     assert run(path, "pause").exit_code == 2
     assert run(path, "resume", "--task", "a", "--target", "psp").exit_code == 2

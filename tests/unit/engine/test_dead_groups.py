@@ -22,7 +22,7 @@ from parkade import (
     UnknownTask,
     open_readonly,
 )
-from parkade.testing import TestEngine
+from parkade.testing import Killed, TestEngine
 
 
 def office(engine: Engine) -> "Task[Any, Any]":
@@ -217,6 +217,21 @@ def test_a_dead_ticket_whose_name_another_holds_stays_dead(tmp_path: Path) -> No
         assert (plan.matched, plan.changed, plan.skipped) == (1, 0, {"duplicate": 1})
         assert engine.dead.revive(task="work") == plan
         assert engine.dead.count() == 1
+
+
+def test_what_died_without_an_error_says_of_what() -> None:
+    with TestEngine() as engine:
+
+        @engine.task(on_crash="ambiguous")
+        def charge() -> None:
+            raise Killed
+
+        charge.submit()
+        with pytest.raises(Killed):
+            engine.run_until_idle()
+        [group] = engine.crash().dead.groups()
+        assert (group.error_type, group.count) == ("", 1)
+        assert group.sample == "cut off when its process ended: it may have happened"
 
 
 def test_the_dead_are_found_by_when_they_died() -> None:

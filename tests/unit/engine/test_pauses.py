@@ -78,6 +78,20 @@ def test_pauses_outlive_a_crash_and_a_stop(tmp_path: Path) -> None:
         assert engine.run_until_idle().done == 1
 
 
+def test_a_task_that_nobody_knows_is_paused_and_the_log_says_so(
+    engine: TestEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.pause(task="post")
+    engine.pause(target="nobody")
+    assert caplog.messages == []
+    engine.pause(task="male")
+    [said] = caplog.messages
+    assert 'engine.pause(task="male")' in said and "no ticket has it" in said
+    engine.task(name="male")(lambda: None)
+    engine.submit("male", {})
+    assert engine.run_until_idle().done == 0
+
+
 def test_what_cannot_be_paused_is_refused(engine: TestEngine) -> None:
     with pytest.raises(ConfigError, match="one of them"):
         engine.pause()
