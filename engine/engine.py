@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
@@ -82,12 +82,16 @@ class Engine(Looking):
     handler). `max_payload`: bytes of one payload or result. `lock_wait`: how long to wait for a
     process that is leaving the directory. `run=False` opens for submitting only.
 
+    A `with` or `async with` inside of another is part of it: the last one that is left stops the
+    engine.
+
     Raises `ConfigError` for options that cannot be right; opening raises `EngineInUse`,
     `ShardMismatch`, `FormatTooNew`, `StorageDamaged`, `ConfigError`.
     """
 
     _temporary_place: Callable[[], object] | None = None
     _is_opening = _is_stopping = False
+    _submitting: Submitting | None = None
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Engine(Looking):
             index_tags=check_index_tags("Engine", index_tags),
         )
         self._desk: Desk | None = None
-        self._submitting: Submitting | None = None
+        self._blocks: list[None] = []  # those that are inside of `with`; a list counts atomically
         self._changing = threading.RLock()  # a signal handler may stop while its thread does
         self.engine = self
         self.default_policy = policy
@@ -158,22 +162,39 @@ class Engine(Looking):
     # ------------------------------------------------------------------------ open and close
 
     def __enter__(self) -> Self:
-        return self.start()
+        with self._entering():
+            return self.start()
 
     def __exit__(
         self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        with contextlib.suppress(ForkedEngine):  # a fork leaves the block too: nothing of it is its
-            self.stop()
+        self._blocks.pop()
+        if not self._blocks:
+            # A fork leaves the block too: nothing of it is its.
+            with contextlib.suppress(ForkedEngine):
+                self.stop()
 
     async def __aenter__(self) -> Self:
-        return await self.astart()
+        with self._entering():
+            return await self.astart()
 
     async def __aexit__(
         self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        with contextlib.suppress(ForkedEngine):
-            await self.astop()
+        self._blocks.pop()
+        if not self._blocks:
+            with contextlib.suppress(ForkedEngine):
+                await self.astop()
+
+    @contextlib.contextmanager
+    def _entering(self) -> Generator[None, None, None]:
+        """Counts a block, unless it cannot be entered."""
+        self._blocks.append(None)
+        try:
+            yield
+        except BaseException:
+            self._blocks.pop()
+            raise
 
     def start(self) -> Self:
         """Opens the directory and begins to run what is due; async handlers run on a loop of the

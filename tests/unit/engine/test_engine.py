@@ -72,6 +72,35 @@ def test_an_engine_can_be_opened_again_and_again(tmp_path: Path) -> None:
         assert [double.ticket(each).result() for each in ids] == [0, 2, 4]
 
 
+def test_a_block_inside_of_another_leaves_the_engine_open(tmp_path: Path) -> None:
+    engine = make(tmp_path / "data")
+    double = engine.task(name="double")(lambda n: 2 * n)
+
+    async def within() -> int:
+        async with engine, engine:
+            ticket = await double.asubmit(3)
+            return int(await ticket)
+
+    with engine:
+        with engine, pytest.raises(BlockingInEventLoop):
+            asyncio.run(blocking(engine))
+        assert asyncio.run(within()) == 6
+        assert double.submit(1).result("20s") == 2
+    with pytest.raises(EngineClosed):
+        double.submit(1)
+    with engine:
+        engine.stop()
+        with engine:
+            assert double.submit(2).result("20s") == 4
+    with pytest.raises(EngineClosed):
+        double.submit(1)
+
+
+async def blocking(engine: Engine) -> None:
+    with engine:
+        raise AssertionError("a loop may not be blocked")
+
+
 def test_threads_and_files_are_given_back(tmp_path: Path) -> None:
     engine = make(tmp_path / "data")
 
