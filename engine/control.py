@@ -391,9 +391,17 @@ class ControlServer:
 class ControlClient:
     """Asks the engine that owns a directory. One connection per call, so it cannot go stale."""
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout_ms: int = 30_000,
+        who: Callable[[], str] | None = None,
+    ) -> None:
+        """`who` names the engine, for one that does not answer."""
         self.path = Path(path)
         self.timeout_ms = timeout_ms
+        self._who = who or (lambda: f"The engine at {self.path}")
 
     def call(self, name: str, /, **args: Any) -> Any:
         """The value that the engine answered, of plain msgpack types.
@@ -420,9 +428,9 @@ class ControlClient:
             except TimeoutError as error:
                 raise ControlError(
                     "timeout",
-                    f"The engine at {self.path} has not answered {name} within "
-                    f"{self.timeout_ms / 1_000:g} s. It may still do it, once its process goes on; "
-                    "`parkade stat` reads the files without it",
+                    f"{self._who()} has not answered {name} within {self.timeout_ms / 1_000:g} s. "
+                    "It may still do it, once its process goes on; commands that only look, like "
+                    "status, ls, show and why, read the files without it",
                 ) from error
             except (OSError, msgspec.MsgspecError, RecursionError) as error:
                 raise ControlError(
@@ -442,8 +450,8 @@ class ControlClient:
         except BlockingIOError as error:
             raise ControlError(
                 "timeout",
-                f"The engine at {self.path} has taken no call for {self.timeout_ms / 1_000:g} s. "
-                "Nothing was asked of it",
+                f"{self._who()} has taken no call for {self.timeout_ms / 1_000:g} s. Nothing was "
+                "asked of it; commands that only look read the files without it",
             ) from error
         except OSError as error:
             raise ControlError(

@@ -1,4 +1,4 @@
-"""Where the answers come from: the running engine, else the files.
+"""Where the answers come from: the running engine, else the files. One that hangs has some seconds.
 
 What changes something is done by the running engine; where none runs, by one that is opened for it
 and starts nothing.
@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
+
+import click
 
 from parkade.changing import plan_cancel
 from parkade.clock import SystemClock
@@ -20,19 +22,21 @@ from parkade.facts import list_facts, show_facts, why_facts
 from parkade.reader import Reader, existing_manifest, open_readonly
 from parkade.status_facts import files_status
 from parkade.store.disk import RealDisk
+from parkade.store.lock import read_owner
 
-__all__ = ["ask", "ask_owner", "changing", "is_engine_there"]
+__all__ = ["ask", "ask_owner", "changing", "client_of", "is_engine_there"]
 
 SOCKET_NAME = "control.sock"
-
-
+LOOK_MS_MAX = 5_000  # to wait for what the files tell as well
+CHANGE_MS_MAX = 30_000
 NOBODY = object()
+_HANGING = "parkade.hanging"  # of a command: its engine has not answered in time
 
 
 def ask(directory: str, name: str, **args: Any) -> Any:
     """Plain values, the same from both. Raises what the engine or the reader raises."""
     path = os.path.abspath(directory)
-    answer = _ask_engine(path, name, args)
+    answer = _look(path, name, args)
     if answer is not NOBODY:
         return answer
     with open_readonly(path) as reader:
@@ -53,7 +57,7 @@ def changing(directory: str) -> Generator[Callable[..., Any], None, None]:
 
         def change(name: str, **args: Any) -> Any:
             if not own:
-                answer = _ask_engine(path, name, args)
+                answer = _ask_engine(path, name, args, timeout_ms=CHANGE_MS_MAX)
                 if answer is not NOBODY:
                     return answer
                 # An engine would make the directory where there is none.
@@ -66,12 +70,26 @@ def changing(directory: str) -> Generator[Callable[..., Any], None, None]:
 
 def ask_owner(directory: str, name: str, **args: Any) -> Any:
     """The answer of the engine that runs on it. Raises what it raises, and `ControlError`."""
-    return ControlClient(os.path.join(os.path.abspath(directory), SOCKET_NAME)).call(name, **args)
+    return client_of(directory, timeout_ms=CHANGE_MS_MAX).call(name, **args)
 
 
 def is_engine_there(directory: str) -> bool:
-    """Whether one answers."""
-    return _ask_engine(os.path.abspath(directory), "status", {}) is not NOBODY
+    """Whether one answers. Raises `ControlError` where one hangs."""
+    path = os.path.abspath(directory)
+    return _ask_engine(path, "status", {}, timeout_ms=LOOK_MS_MAX) is not NOBODY
+
+
+def client_of(directory: str, *, timeout_ms: int) -> ControlClient:
+    """Who asks the engine that runs on it."""
+    path = os.path.abspath(directory)
+    socket = os.path.join(path, SOCKET_NAME)
+    return ControlClient(socket, timeout_ms=timeout_ms, who=lambda: _engine_on(path))
+
+
+def _engine_on(path: str) -> str:
+    owner = read_owner(RealDisk(), path)
+    who = "" if owner is None else f", pid {owner.pid} ({owner.title}),"
+    return f"The engine on {path}{who}"
 
 
 def _own_engine(path: str, args: dict[str, Any]) -> Engine:
@@ -81,12 +99,28 @@ def _own_engine(path: str, args: dict[str, Any]) -> Engine:
     return Engine(path, run=False, keep_done=None, lock_wait="1s", index_tags=index_tags)
 
 
-def _ask_engine(path: str, name: str, args: dict[str, Any]) -> Any:
+def _look(path: str, name: str, args: dict[str, Any]) -> Any:
+    """`NOBODY` also where one hangs: that is said, and a command does not ask it again."""
+    said = click.get_current_context().meta
+    if path in said.get(_HANGING, ()):
+        return NOBODY
+    try:
+        return _ask_engine(path, name, args, timeout_ms=LOOK_MS_MAX)
+    except ControlError as error:
+        if error.code != "timeout":
+            raise
+        said.setdefault(_HANGING, []).append(path)
+        span = f"{LOOK_MS_MAX / 1_000:g} s"
+        text = f"{_engine_on(path)} has not answered {name} within {span}"
+        click.echo(f"parkade: {text}: what follows is read from the files", err=True)
+    return NOBODY
+
+
+def _ask_engine(path: str, name: str, args: dict[str, Any], *, timeout_ms: int) -> Any:
     """`NOBODY` where none answers."""
-    socket_path = os.path.join(path, SOCKET_NAME)
-    if os.path.lexists(socket_path):
+    if os.path.lexists(os.path.join(path, SOCKET_NAME)):
         try:
-            return ControlClient(socket_path).call(name, **args)
+            return client_of(path, timeout_ms=timeout_ms).call(name, **args)
         except ControlError as error:
             if error.code != "unreachable":
                 raise

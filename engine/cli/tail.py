@@ -1,15 +1,14 @@
 """`parkade tail`: what happens, as it happens."""
 
-import os
 import threading
 from typing import Any
 
 import click
 
 from parkade.cli.screen import COLOURS, Screen, clean, json_text
-from parkade.cli.source import SOCKET_NAME
+from parkade.cli.source import CHANGE_MS_MAX, LOOK_MS_MAX, client_of
 from parkade.clock import SystemClock
-from parkade.control import ControlClient, ControlError
+from parkade.control import ControlError
 
 __all__ = ["tail"]
 
@@ -32,7 +31,7 @@ def tail(
     ctx: click.Context, kinds: tuple[str, ...], task: str | None, since: int | None, is_jsonl: bool
 ) -> None:
     """Follows the events of a running engine, until that stops or Ctrl-C is pressed."""
-    client = ControlClient(os.path.join(os.path.abspath(ctx.obj), SOCKET_NAME))
+    client = client_of(ctx.obj, timeout_ms=LOOK_MS_MAX)
     wanted = [one.strip() for kind in kinds for one in kind.split(",") if one.strip()]
     screen, clock, never = Screen(), SystemClock(), threading.Event()
     is_following = False
@@ -47,7 +46,7 @@ def tail(
                 text = f"{error}. Only a running engine tells events: start it, or see the status"
                 raise ControlError(error.code, text) from error
             raise
-        is_following = True
+        is_following, client.timeout_ms = True, CHANGE_MS_MAX
         if page["dropped"]:
             click.echo(f"parkade: {page['dropped']} events were missed", err=True)
         for event in page["events"]:

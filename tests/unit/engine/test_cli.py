@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,11 @@ from click.testing import CliRunner, Result
 from kit.engines import Gate
 from kit.owners import OwnerProcess
 from parkade import Ambiguous, Engine, ResultTimeout, Secret, TicketFailed
+from parkade.cli import exits, source
 from parkade.cli.app import cli
+from parkade.control import ControlServer
+from parkade.store.disk import RealDisk
+from parkade.store.lock import read_owner
 from parkade.store.manifest import FORMAT, Manifest
 
 
@@ -229,6 +234,27 @@ def test_a_socket_that_nobody_listens_at_is_passed_by(left: Path) -> None:
     (left / "control.sock").unlink()
     (left / "control.sock").write_text("no socket at all")
     assert run("-d", left, "status").exit_code == 0
+
+
+def test_a_look_at_an_engine_that_hangs_says_who_it_is_and_reads_the_files(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LOOK_MS_MAX", 20)
+    monkeypatch.setattr(source, "CHANGE_MS_MAX", 20)
+    owner = read_owner(RealDisk(), str(left))
+    assert owner is not None
+    go_on, names = threading.Event(), ("status", "ls", "cancel", "tail")
+    handlers = dict.fromkeys(names, lambda _: go_on.wait(10))
+    with ControlServer(left / "control.sock", handlers):
+        looked = run("-d", left, "ls", "--json")
+        assert (looked.exit_code, len(json.loads(looked.stdout)["items"])) == (0, 13)
+        assert f"pid {owner.pid} (" in looked.stderr
+        assert "has not answered ls within 0.02 s: what follows is read" in looked.stderr
+        for words in (("cancel", "0" * 24), ("submit", "t"), ("tail",)):
+            asked_in_vain = run("-d", left, *words)
+            assert asked_in_vain.exit_code == exits.TIMED_OUT
+            assert f"pid {owner.pid} (" in asked_in_vain.stderr
+        go_on.set()
 
 
 def test_text_of_tickets_cannot_command_a_terminal(tmp_path: Path) -> None:
