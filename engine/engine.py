@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
@@ -371,7 +371,7 @@ class Engine(Looking):
     def submit_call(self, call: Call[R], /) -> Ticket[R]:
         return self._door(call, "submit").submit(call)
 
-    def asubmit_call(self, call: Call[R], /) -> Coroutine[Any, Any, Ticket[R]]:
+    def asubmit_call(self, call: Call[R], /) -> Awaitable[Ticket[R]]:
         return self._door(call, "asubmit").asubmit(call)
 
     def _door(self, call: Call[Any], verb: str) -> Submitting:

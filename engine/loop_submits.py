@@ -1,18 +1,19 @@
 """Plain submits that coroutines make in one turn of their loop go to a shard as one command.
 
 Hundreds of tasks that await their tickets wake in the same turn and submit the next: each alone
-would be a command, a waiter and a wake-up. The first has the loop send what has gathered
-when the turn is over.
+would be a command, a waiter and a wake-up, and spread over all shards they would be a frame, a sync
+and a thread that wakes for each shard. The first has the loop send what has gathered when the turn
+is over, to one shard where nothing speaks against it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from parkade.asks import Ask
 from parkade.calls import Call
-from parkade.draft_sizes import cut, draft_bytes
+from parkade.draft_sizes import DRAFT_BYTES, cut, draft_bytes
 from parkade.inbox import Inbox
 from parkade.shard.commands import AllCreated, Submit
 from parkade.store.record import Submitted
@@ -24,17 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LoopSubmits"]
 
+TOGETHER_MAX = 256  # so many go to one shard: thousands are spread over all of them
 
-class Entry:
-    """A submit, and who awaits its ticket."""
-
-    __slots__ = ("call", "draft", "future")
-
-    draft: Submitted
-
-    def __init__(self, call: Call[Any], future: "asyncio.Future[Ticket[Any]]") -> None:
-        self.call = call
-        self.future = future
+_Gathered: TypeAlias = "tuple[Call[Any], asyncio.Future[Ticket[Any]]]"
+_Drafted: TypeAlias = "tuple[Submitted, Call[Any], asyncio.Future[Ticket[Any]]]"
 
 
 class LoopSubmits:
@@ -57,7 +51,7 @@ class LoopSubmits:
         self._drafts_of = drafts_of
         self._created = created
         self._outcome_of = outcome_of
-        self._gathered: dict[asyncio.AbstractEventLoop, list[Entry]] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[_Gathered]] = {}
         self._held_back: set[asyncio.Task[None]] = set()
 
     def add(self, call: Call[Any]) -> "asyncio.Future[Ticket[Any]]":
@@ -67,17 +61,18 @@ class LoopSubmits:
         if gathered is None:
             gathered = self._gathered[loop] = []
             loop.call_soon(self.send, loop)
-        entry = Entry(call, loop.create_future())
-        gathered.append(entry)
-        return entry.future
+        future: asyncio.Future[Ticket[Any]] = loop.create_future()
+        gathered.append((call, future))
+        return future
 
     def send(self, loop: asyncio.AbstractEventLoop) -> None:
         """What has gathered by now; nothing, if that was sent already."""
-        by_shard: dict[int, list[Entry]] = {}
-        for entry in self._drafted(self._gathered.pop(loop, ())):
-            by_shard.setdefault(entry.draft.part % self._shard_count, []).append(entry)
+        by_shard: dict[int, list[_Drafted]] = {}
+        for together in _pieces(self._gathered.pop(loop, [])):
+            for one in self._drafted(together):
+                by_shard.setdefault(one[0].part % self._shard_count, []).append(one)
         asks = [
-            (shard, ask) for shard, entries in by_shard.items() for ask in self._asks(loop, entries)
+            (shard, ask) for shard, drafted in by_shard.items() for ask in self._asks(loop, drafted)
         ]
         let_in: list[tuple[int, Ask]] = []
         rest: list[tuple[int, Ask]] = []
@@ -98,45 +93,53 @@ class LoopSubmits:
             self._inbox.put([(shard, ask)])
             self._drive.stir()
 
-    def _drafted(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def _drafted(self, gathered: Sequence[_Gathered]) -> list[_Drafted]:
         """Those that have drafts; the rest have heard why not, and cost the others nothing."""
         try:
-            drafts = self._drafts_of([entry.call for entry in entries])
+            drafts = self._drafts_of([call for call, _ in gathered])
         except Exception as error:
-            if len(entries) == 1:
-                _give(entries[0].future, error)
+            if len(gathered) == 1:
+                _give(gathered[0][1], error)
                 return []
-            return [made for entry in entries for made in self._drafted([entry])]
-        for entry, draft in zip(entries, drafts, strict=True):
-            entry.draft = draft
-        return entries
-
-    def _asks(self, loop: asyncio.AbstractEventLoop, entries: Sequence[Entry]) -> list[Ask]:
-        """Each of a bounded size."""
-        sizes = [draft_bytes(entry.draft) for entry in entries]
+            return [made for one in gathered for made in self._drafted([one])]
         return [
-            self._ask(loop, entries[begin:end], sum(sizes[begin:end])) for begin, end in cut(sizes)
+            (draft, call, future) for draft, (call, future) in zip(drafts, gathered, strict=True)
         ]
 
-    def _ask(self, loop: asyncio.AbstractEventLoop, entries: Sequence[Entry], size: int) -> Ask:
+    def _asks(self, loop: asyncio.AbstractEventLoop, drafted: Sequence[_Drafted]) -> list[Ask]:
+        """Each of a bounded size."""
+        sizes = [draft_bytes(draft) for draft, _, _ in drafted]
+        return [
+            self._ask(loop, drafted[begin:end], sum(sizes[begin:end])) for begin, end in cut(sizes)
+        ]
+
+    def _ask(self, loop: asyncio.AbstractEventLoop, drafted: Sequence[_Drafted], size: int) -> Ask:
         waiter = LoopWaiter(loop)
-        waiter.future.add_done_callback(partial(self._tell, waiter, entries))
-        command = Submit([entry.draft for entry in entries], None)
+        waiter.future.add_done_callback(partial(self._tell, waiter, drafted))
+        command = Submit([draft for draft, _, _ in drafted], None)
         return Ask(command, waiter=waiter, size=size, door_bytes=size)
 
     def _tell(
-        self, waiter: LoopWaiter, entries: Sequence[Entry], _: "asyncio.Future[bool]"
+        self, waiter: LoopWaiter, drafted: Sequence[_Drafted], _: "asyncio.Future[bool]"
     ) -> None:
         answers = waiter.values[0]
         if waiter.error is None and type(answers) is AllCreated:
             created = self._created
-            for entry in entries:
-                if not entry.future.done():
-                    entry.future.set_result(created(entry.call, entry.draft))
+            for draft, call, future in drafted:
+                if not future.done():
+                    future.set_result(created(call, draft))
             return
-        for place, entry in enumerate(entries):
+        for place, (draft, call, future) in enumerate(drafted):
             answer = waiter.error if waiter.error is not None else answers[place]
-            _give(entry.future, self._outcome_of(entry.draft, answer, entry.call.bound))
+            _give(future, self._outcome_of(draft, answer, call.bound))
+
+
+def _pieces(gathered: Sequence[_Gathered]) -> Iterator[Sequence[_Gathered]]:
+    """What may go to one shard together."""
+    for first in range(0, len(gathered), TOGETHER_MAX):
+        piece = gathered[first : first + TOGETHER_MAX]
+        for begin, end in cut([len(call.payload) + DRAFT_BYTES for call, _ in piece]):
+            yield piece[begin:end]
 
 
 def _give(future: "asyncio.Future[Any]", outcome: Any) -> None:

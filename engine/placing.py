@@ -50,14 +50,23 @@ class Placing:
         return self._made(prepared, serial, part)
 
     def drafts(
-        self, calls: Sequence[Call[Any]], now_ms: int, *, payload_bytes_max: int
+        self,
+        calls: Sequence[Call[Any]],
+        now_ms: int,
+        *,
+        payload_bytes_max: int,
+        are_together: bool = False,
     ) -> list[Submitted]:
-        """What becomes of calls that are submitted now, under serials in a row. Raises what
-        `Call.prepare` raises."""
+        """What becomes of calls that are submitted now, under serials in a row; in one part if
+        they are `are_together`, where nothing speaks against it. Raises what `Call.prepare`
+        raises."""
         count = len(calls)
         first, parts = self._serials.take(count, now_ms), list[int]()
         if not any(shard.is_refused for shard in self._shards):
-            parts = parts_of_serials(first, count)
+            if are_together:
+                parts = [part_of_serial(first)] * count
+            else:
+                parts = parts_of_serials(first, count)
         known, due_ms, made = None, -1, list[Submitted]()
         serials = range(first, first + count)
         for serial, part, call in zip(serials, parts or repeat(-1, count), calls, strict=True):

@@ -5,7 +5,7 @@ chunks, one command a shard.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class Submitting:
             self._inbox,
             self._drive,
             runtime.shard_count,
-            drafts_of=self._drafts,
+            drafts_of=self._drafts_together,
             created=self._created,
             outcome_of=self._outcome,
         )
@@ -75,13 +75,16 @@ class Submitting:
             raise
         return self._answered(call, draft, waiter)
 
-    async def asubmit(self, call: Call[Any]) -> Ticket[Any]:
-        """The same, awaited."""
-        inbox = self._inbox
-        if inbox.valve is not None:
-            return await self._desk.aask(self._one(call))
+    def asubmit(self, call: Call[Any]) -> Awaitable[Ticket[Any]]:
+        """The same, to be awaited at once."""
+        if self._inbox.valve is not None:
+            return self._desk.aask(self._one(call))
         if call.unique is None:
-            return await self._loop_submits.add(call)
+            return self._loop_submits.add(call)
+        return self._asubmit_named(call)
+
+    async def _asubmit_named(self, call: Call[Any]) -> Ticket[Any]:
+        inbox = self._inbox
         loop = asyncio.get_running_loop()
         self._loop_submits.send(loop)  # before this one, as they were submitted
         draft = self._draft(call)
@@ -104,6 +107,14 @@ class Submitting:
     def _drafts(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
         return self._placing.drafts(
             calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max
+        )
+
+    def _drafts_together(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
+        return self._placing.drafts(
+            calls,
+            self._clock.now_ms(),
+            payload_bytes_max=self._payload_bytes_max,
+            are_together=True,
         )
 
     def _put(

@@ -9,7 +9,7 @@ itself: it checks, encodes and hands over.
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -75,7 +75,7 @@ class Submitter(Protocol):
         """Make it durable, then answer with the ticket."""
         ...
 
-    def asubmit_call(self, call: Call[R], /) -> Coroutine[Any, Any, "Ticket[R]"]:
+    def asubmit_call(self, call: Call[R], /) -> Awaitable["Ticket[R]"]:
         """The same without blocking the loop."""
         ...
 

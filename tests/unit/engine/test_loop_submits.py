@@ -1,6 +1,7 @@
 """Submits of coroutines that are made in one turn of their loop."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,59 @@ def commands(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_what_many_tasks_submit_in_a_turn_is_one_command_a_shard(
+def test_what_many_tasks_submit_in_a_turn_is_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         async with make(tmp_path / "data", run=False) as engine:
             task, counts = noted(engine), commands(engine, monkeypatch)
             tickets = await asyncio.gather(*(task.asubmit(str(n)) for n in range(100)))
-            assert (len(counts), sum(counts)) == (2, 100)
+            assert counts == [100]
             assert len({ticket.id for ticket in tickets}) == 100
             assert all(ticket.created and ticket.task == "note" for ticket in tickets)
             assert engine.stats().ready == 100
+
+    asyncio.run(main())
+
+
+def test_of_a_large_turn_no_more_go_together_than_is_good_for_one_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with make(tmp_path / "data", run=False) as engine:
+            task, counts = noted(engine), commands(engine, monkeypatch)
+            tickets = await asyncio.gather(*(task.asubmit(str(n)) for n in range(1_000)))
+            assert sum(counts) == 1_000 and len(counts) <= 2  # one a shard
+            parts = Counter(parsed.part for ticket in tickets if (parsed := parse_id(ticket.id)))
+            assert sorted(parts.values()) == [232, 256, 256, 256]
+
+    asyncio.run(main())
+
+
+def test_what_is_more_than_a_frame_takes_goes_to_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with make(tmp_path / "data", run=False) as engine:
+            task, counts = noted(engine), commands(engine, monkeypatch)
+            text = "x" * (limits.SUBMIT_BYTES_MAX // 5)
+            tickets = await asyncio.gather(*(task.asubmit(text) for _ in range(16)))
+            assert sum(counts) == 16 and max(counts) == 4
+            assert len({parsed.part for t in tickets if (parsed := parse_id(t.id))}) == 4
+
+    asyncio.run(main())
+
+
+def test_turns_after_each_other_go_to_all_shards(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with make(tmp_path / "data", run=False) as engine:
+            task, shards = noted(engine), Counter[int]()
+            for _ in range(40):
+                made = await asyncio.gather(*(task.asubmit("a") for _ in range(4)))
+                parts = {parsed.part for ticket in made if (parsed := parse_id(ticket.id))}
+                assert len(parts) == 1
+                shards.update(part % 2 for part in parts)
+            assert len(shards) == 2
 
     asyncio.run(main())
 
