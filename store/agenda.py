@@ -4,8 +4,9 @@ An `AgendaWriter` lives as long as one write transaction. Each call does a bound
 so that splitting and clearing ride along with commits. Reading is in `sweep`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from parkade.store.entry import (
     ENTRY_BYTES,
     FAR,
     FINE_AHEAD_MS,
+    LEVEL_BITS,
+    LOOSE,
     MIDDLE,
     MIDDLE_AHEAD_MS,
     blob_counts,
@@ -39,13 +42,22 @@ SMALL_ENTRIES = BLOB_ENTRIES_MAX // 2
 SMALL_BLOBS_MAX = 64  # in one bucket, before they are joined
 NEGATIVES_MAX = 32_768  # in one bucket, before they are cancelled whatever else is there
 TALLIES_MAX = 4_096  # buckets whose sums are remembered, some 1 MB
+LOOSE_BUCKETS_MIN = 8  # for fewer, a blob in each costs next to nothing
+LOOSE_EACH_MAX = 16  # entries for each bucket: of more, a blob in each is worth its page
+LOOSE_ENTRIES_MAX = 4_096  # in so many or 16 blobs; then they are put into their buckets: of those
+LOOSE_BLOBS_MAX = 16  # of a year of sleepers each gets some 70
 BUCKET_BYTES = 9  # of the key of a blob: its level and the start of its bucket
 PATROL_BLOBS = 256  # looked at per commit, by their keys alone
 
 Bucket = tuple[int, int]  # (level, start_ms)
 
 _bucket_of = itemgetter(slice(BUCKET_BYTES))  # of the key of a blob
-_AHEAD_MS = ((MIDDLE, FINE_AHEAD_MS), (COARSE, MIDDLE_AHEAD_MS), (FAR, COARSE_AHEAD_MS))
+_AHEAD_MS = (
+    (MIDDLE, FINE_AHEAD_MS),
+    (COARSE, MIDDLE_AHEAD_MS),
+    (LOOSE, MIDDLE_AHEAD_MS),
+    (FAR, COARSE_AHEAD_MS),
+)
 
 
 @dataclass(slots=True)
@@ -97,6 +109,13 @@ def judge(tally: Tally) -> Wants:
     return Wants(is_mostly_garbage or negatives >= NEGATIVES_MAX, small >= SMALL_BLOBS_MAX)
 
 
+def _summed(entries: list[bytes]) -> tuple[list[bytes], bool]:
+    """They are sorted and cancelled; whether any of them were negative."""
+    entries = sorted(entries)
+    is_mixed = has_negatives(entries)
+    return (cancel(entries) if is_mixed else entries), is_mixed
+
+
 class AgendaWriter:
     """`next_blob` numbers the blobs and must be stored with them."""
 
@@ -118,13 +137,35 @@ class AgendaWriter:
         self._touched: dict[Bucket, Tally] = {}  # what was added to it
 
     def append(self, entries: list[bytes]) -> int:
-        """Write entries, positive and negative, in any order; returns the bytes written."""
-        entries = sorted(entries)
-        is_mixed = has_negatives(entries)
-        if is_mixed:
-            entries = cancel(entries)
+        """Write entries, positive and negative, in any order; returns the bytes written. Of few for
+        many buckets that are far away one blob is made, which later commits put there."""
+        entries, is_mixed = _summed(entries)
+        buckets = list(cut_into_buckets(entries, self._now_ms))
+        far = [part for level, _, part in buckets if level in (FAR, COARSE)]
+        scattered = list(chain.from_iterable(far))
+        if len(far) < LOOSE_BUCKETS_MIN or len(scattered) > LOOSE_EACH_MAX * len(far):
+            return self._put_into(buckets, is_mixed)
+        near = buckets[: len(buckets) - len(far)]
+        return self._put_into(near, is_mixed) + self._put_loose(scattered, is_mixed)
+
+    def _put_loose(self, entries: list[bytes], is_mixed: bool) -> int:
+        """One blob of sorted entries, or all that is loose into its buckets."""
+        keys = self._under(bytes([LOOSE]))
+        count = sum(blob_counts(key)[1] for key in keys)
+        if len(keys) >= LOOSE_BLOBS_MAX or count + len(entries) > LOOSE_ENTRIES_MAX:
+            return self._spread(self._take(keys, LOOSE_ENTRIES_MAX) + entries)
+        bits = LEVEL_BITS[COARSE]
+        start_ms = int.from_bytes(entries[0][:8], "big") >> bits << bits
+        return self._put(self._blobs(LOOSE, start_ms, entries, is_mixed))
+
+    def _spread(self, entries: list[bytes]) -> int:
+        """Write entries into their buckets."""
+        entries, is_mixed = _summed(entries)
+        return self._put_into(cut_into_buckets(entries, self._now_ms), is_mixed)
+
+    def _put_into(self, buckets: Iterable[tuple[int, int, list[bytes]]], is_mixed: bool) -> int:
         blobs: list[tuple[bytes, bytes]] = []
-        for level, start_ms, part in cut_into_buckets(entries, self._now_ms):
+        for level, start_ms, part in buckets:
             blobs += self._blobs(level, start_ms, part, is_mixed)
         return self._put(blobs)
 
@@ -138,7 +179,7 @@ class AgendaWriter:
                     return True
                 entries = self._take(self._keys(level, start_ms), budget)
                 budget -= len(entries)
-                self.append(entries)
+                self._spread(entries)
         return False
 
     def tidy(self, budget: int) -> bool:
@@ -266,7 +307,7 @@ class AgendaWriter:
             small += len(part) < SMALL_ENTRIES
             if is_mixed:
                 negatives += blob_counts(blobs[-1][0])[2]
-        if blobs:
+        if blobs and level != LOOSE:  # which wants nothing but to be put into its buckets
             added = Tally(len(entries), negatives, small)
             before = self._touched.get((level, start_ms))
             self._touched[level, start_ms] = added if before is None else before.plus(added)
@@ -289,7 +330,10 @@ class AgendaWriter:
         return open_blob(key, self._cursor.value(), self._path)
 
     def _keys(self, level: int, start_ms: int) -> list[bytes]:
-        prefix = bucket_prefix(level, start_ms)
+        return self._under(bucket_prefix(level, start_ms))
+
+    def _under(self, prefix: bytes) -> list[bytes]:
+        """The keys that begin so."""
         keys: list[bytes] = []
         if self._cursor.set_range(prefix):
             for key in map(bytes, self._cursor.iternext(keys=True, values=False)):

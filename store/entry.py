@@ -10,13 +10,14 @@ An entry says that a pending ticket stands at a position, or that it has left it
 
 A blob is a run of sorted entries of one bucket, then a crc32 over its key and them. Its key:
 
-     0  1  level: 3 far, 0 coarse, 1 middle, 2 fine
+     0  1  level: 3 far, 0 coarse, 1 middle, 2 fine, 4 loose
      1  8  start of the bucket, ms
      9  8  number of the blob: it makes the key unique, and says nothing else
     17  4  how many entries
     21  4  how many of them are negative
 
-The counts stand in the key so that a bucket can be judged without reading its blobs.
+The counts stand in the key so that a bucket can be judged without reading its blobs. A loose blob
+is of many coarse and far buckets; its start is that of the first coarse one.
 """
 
 import struct
@@ -37,6 +38,7 @@ __all__ = [
     "FINE_AHEAD_MS",
     "LEVELS",
     "LEVEL_BITS",
+    "LOOSE",
     "MIDDLE",
     "MIDDLE_AHEAD_MS",
     "NEGATIVE",
@@ -71,9 +73,10 @@ ENTRY_BYTES = 29
 POSITION_BYTES = 16
 SERIAL_MAX = (1 << 64) - 1
 
-COARSE, MIDDLE, FINE, FAR = 0, 1, 2, 3
-LEVEL_BITS = (26, 22, 16, 30)  # a bucket of a level spans 2^bits ms
-LEVELS = (FAR, COARSE, MIDDLE, FINE)  # each splits into the next
+COARSE, MIDDLE, FINE, FAR, LOOSE = 0, 1, 2, 3, 4
+# A bucket of a level spans 2^bits ms; what is loose lies anywhere behind the start of its blob.
+LEVEL_BITS = (26, 22, 16, 30, 63)
+LEVELS = (FAR, COARSE, MIDDLE, FINE)  # each splits into the next; what is loose into all of them
 # A bucket is split before its start comes this near, and what is nearer is written finer at once.
 COARSE_AHEAD_MS = 1 << 30
 MIDDLE_AHEAD_MS = 1 << 26

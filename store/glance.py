@@ -14,6 +14,7 @@ from parkade.store.entry import (
     EXPIRY,
     LEVEL_BITS,
     LEVELS,
+    LOOSE,
     NEGATIVE,
     Position,
     blob_counts,
@@ -55,7 +56,7 @@ def glance(
     cursor = transaction.cursor(table)
     found: list[bytes] = []
     blobs = 0
-    for level in LEVELS:
+    for level in (*LEVELS, LOOSE):
         width_ms = 1 << LEVEL_BITS[level]
         left = BLOBS_MAX
         if not cursor.set_range(bucket_prefix(level, after[0] // width_ms * width_ms)):

@@ -1,7 +1,8 @@
 """Reading the agenda: sweeps in order of position, and walks over all of it. Changes nothing.
 
 A sweep trusts the finest level alone. Where a coarser bucket is not split yet, its entries and the
-finer ones after it are out of order, so a sweep stops before it and says so.
+finer ones after it are out of order, so a sweep stops before it and says so. A loose entry counts
+as if it were in its coarse bucket.
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from parkade.store.entry import (
     FINE,
     LEVEL_BITS,
     LEVELS,
+    LOOSE,
     MIDDLE,
     NEGATIVE,
     SERIAL_MAX,
@@ -225,7 +227,9 @@ class AgendaReader:
         if cursor.set_range(bucket_prefix(FINE, start_ms)):
             for key, value in cursor.iternext():
                 blob_ms, _, negatives = blob_counts(key)
-                if blob_ms >= stop_ms or (want <= 0 and blob_ms != bucket_ms):
+                if key[0] != FINE or blob_ms >= stop_ms:
+                    break
+                if want <= 0 and blob_ms != bucket_ms:
                     return spans, is_mixed, blob_ms
                 bucket_ms = blob_ms
                 run = open_blob(key, value, self._path)
@@ -250,7 +254,35 @@ class AgendaReader:
                     span = clip(run, start_ms, end_ms, after, end_ms)
                     if span[2] > span[1]:
                         spans.append(span)
+        after = max(after, (start_ms - 1, SERIAL_MAX))
+        for blob_ms, key, value in self._loose_blobs():
+            if blob_ms >= end_ms:
+                break
+            span = clip(open_blob(key, value, self._path), 0, MS_MAX, after, end_ms)
+            if span[2] > span[1]:
+                spans.append(span)
         return spans
+
+    def _loose_blobs(self) -> Iterator[tuple[int, memoryview, memoryview]]:
+        """(start_ms, key, value) of each loose blob, in order of their starts."""
+        cursor = self._transaction.cursor(self._table)
+        if cursor.set_range(bucket_prefix(LOOSE, 0)):
+            for key, value in cursor.iternext():
+                yield blob_counts(key)[0], key, value
+
+    def _first_loose(self, after: Position) -> int | None:
+        """The start of the first coarse bucket that has a loose entry past a position."""
+        bits = LEVEL_BITS[COARSE]
+        starts: list[int] = []
+        for blob_ms, key, value in self._loose_blobs():
+            if blob_ms > after[0]:
+                starts.append(blob_ms)
+                break
+            run = open_blob(key, value, self._path)
+            at = rank(run, pack_upper(after)) * ENTRY_BYTES
+            if at < len(run):
+                starts.append(int.from_bytes(run[at : at + 8], "big") >> bits << bits)
+        return min(starts, default=None)
 
     def _first_unsplit(self, after: Position) -> tuple[int, int] | None:
         """(level, start_ms) of the first bucket above the finest with room after a position."""
@@ -261,6 +293,9 @@ class AgendaReader:
             start_ms = self._start_from(level, due_ms >> bits << bits)
             if start_ms is not None:
                 found.append((level, start_ms))
+        loose_ms = self._first_loose(after)
+        if loose_ms is not None:
+            found.append((COARSE, loose_ms))
         # Of those that begin together the first is the widest, and has what the others have.
         return min(found, key=lambda bucket: bucket[1], default=None)
 
@@ -268,6 +303,7 @@ class AgendaReader:
         """The first far stretch of time from `start_ms` on that has a blob of any level."""
         bits = LEVEL_BITS[FAR]
         starts = [self._start_from(level, start_ms) for level in LEVELS]
+        starts.append(self._first_loose((start_ms - 1, SERIAL_MAX) if start_ms else (0, 0)))
         return min((start >> bits << bits for start in starts if start is not None), default=None)
 
     def _start_from(self, level: int, start_ms: int) -> int | None:

@@ -28,13 +28,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lmdb.Envir
 
 @pytest.fixture(scope="module", autouse=True)
 def small_blobs() -> Iterator[None]:
-    """Blobs of four entries, so that a handful of tickets fills many of them."""
+    """Blobs of four entries, so that a handful of tickets fills many of them, and is scattered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agenda_module, "BLOB_ENTRIES_MAX", 4)
         patch.setattr(agenda_module, "SMALL_ENTRIES", 2)
         patch.setattr(agenda_module, "SMALL_BLOBS_MAX", 3)
         patch.setattr(agenda_module, "NEGATIVES_MAX", 6)
         patch.setattr(agenda_module, "PATROL_BLOBS", 3)
+        patch.setattr(agenda_module, "LOOSE_BUCKETS_MIN", 2)
+        patch.setattr(agenda_module, "LOOSE_EACH_MAX", 3)
+        patch.setattr(agenda_module, "LOOSE_BLOBS_MAX", 5)
+        patch.setattr(agenda_module, "LOOSE_ENTRIES_MAX", 12)
         yield
 
 

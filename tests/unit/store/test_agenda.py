@@ -189,6 +189,7 @@ def test_adding_a_few_entries_to_many_buckets_reads_the_keys_of_none_again(
         return keys_of(self, level, start_ms)
 
     monkeypatch.setattr(AgendaWriter, "_keys", counted)
+    monkeypatch.setattr("parkade.store.agenda.LOOSE_BUCKETS_MIN", 10_000)
     far = [NOW + (nth << LEVEL_BITS[FAR]) for nth in range(3, 53)]
     parked = open_parked(tmp_path / "store")
     looked: list[int] = []
@@ -363,8 +364,9 @@ def test_a_bucket_is_left_alone_until_its_start_is_near_enough(
 
 
 def test_what_a_commit_touched_is_cleared_in_it_however_much_else_there_is(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("parkade.store.agenda.LOOSE_BUCKETS_MIN", 10_000)
     parked = open_parked(tmp_path / "store")
     commit(parked, [entry(NOW + bucket * DAY, bucket) for bucket in range(9, 900)])
     commit(parked, [entry(NOW, 1)])
@@ -375,6 +377,7 @@ def test_what_a_commit_touched_is_cleared_in_it_however_much_else_there_is(
 def test_the_patrol_goes_all_around_the_agenda(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("parkade.store.agenda.LOOSE_BUCKETS_MIN", 10_000)
     parked = open_parked(tmp_path / "store")
     commit(parked, [entry(NOW + bucket * DAY, bucket) for bucket in range(9, 900)])
     commit(parked, [entry(NOW, 1)])
