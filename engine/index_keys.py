@@ -14,7 +14,7 @@ from parkade.store.record import Options
 
 __all__ = [
     "GROUP_KIND", "LISTING_KIND", "STATE_KIND", "group_prefix", "index_keys", "key_prefix",
-    "state_prefix", "tag_prefix", "target_prefix", "task_digest", "task_prefix",
+    "state_prefix", "tag_name_prefix", "tag_prefix", "target_prefix", "task_digest", "task_prefix",
 ]  # fmt: skip
 
 LISTING_KIND, STATE_KIND, GROUP_KIND = b"s", b"d", b"g"
@@ -44,10 +44,14 @@ def target_prefix(target: str) -> bytes:
     return b"c" + blake2b(target.encode(), digest_size=8).digest()
 
 
+def tag_name_prefix(name: str) -> bytes:
+    """What the prefixes of all values of a tag begin with."""
+    return b"t" + blake2b(name.encode(), digest_size=8).digest()
+
+
 @lru_cache(maxsize=4_096)
 def tag_prefix(name: str, value: str) -> bytes:
-    names = (blake2b(text.encode(), digest_size=8).digest() for text in (name, value))
-    return b"t" + b"".join(names)
+    return tag_name_prefix(name) + blake2b(value.encode(), digest_size=8).digest()
 
 
 def group_prefix(group: bytes) -> bytes:

@@ -24,7 +24,8 @@ from parkade.dead import DeadLetters
 from parkade.desk import Desk
 from parkade.errors import ConfigError, ParkadeError, UnknownTask
 from parkade.finding import NEWEST, find
-from parkade.onlooker import Onlooker
+from parkade.index_keys import tag_name_prefix
+from parkade.onlooker import Onlooker, Sight
 from parkade.payload import PAYLOAD_BYTES_MAX
 from parkade.policies import RetryPolicy
 from parkade.reading import DamagedTicket
@@ -139,6 +140,11 @@ class Reader:
             )
         )  # fmt: skip
 
+    def is_tag_indexed(self, name: str) -> bool:
+        """Whether any ticket is found by a tag of this name. Raises `StorageDamaged`."""
+        self.desk("reader.is_tag_indexed")
+        return self._bystander.is_tag_indexed(name)
+
     def info(self, ticket_id: str) -> TicketInfo:
         """Raises `UnknownTicket`, `StorageDamaged`."""
         desk = self.desk("reader.info")
@@ -212,6 +218,17 @@ class Bystander:
                     shards.append(ShardStats(shard.number, "refused", reason, *[0] * 9))
         return sum_up(counts, shards, now_ms)
 
+    def is_tag_indexed(self, name: str) -> bool:
+        with self._asking:
+            for shard in self._shards:
+                try:
+                    with shard.sight() as sight:
+                        if _is_tag_indexed(sight, name):
+                            return True
+                except StoreError as error:
+                    raise self._error(shard.number, error) from error
+        return False
+
     def close(self) -> None:
         with self._asking:
             for shard in self._shards:
@@ -237,6 +254,14 @@ class Bystander:
                 code="PK-111",
             )
         return shard_error(self._path, number, error)
+
+
+def _is_tag_indexed(sight: Sight, name: str) -> bool:
+    """In the store, or behind it in the journal."""
+    if sight.snapshot.prefixes(tag_name_prefix(name), after=b"", limit=1):
+        return True
+    options = (ticket.options for ticket in sight.core.hot.values())
+    return any(one is not None and name in (one.indexed or ()) for one in options)
 
 
 def _shard_stats(shard: Onlooker, now_ms: int, counts: list[ShardCounts]) -> ShardStats:

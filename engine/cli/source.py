@@ -62,6 +62,9 @@ def changing(directory: str) -> Generator[Callable[..., Any], None, None]:
                     return answer
                 # An engine would make the directory where there is none.
                 existing_manifest(RealDisk(), path, SystemClock().now_ms())
+                if args.get("tag") is not None:
+                    with open_readonly(path) as reader:
+                        _check_tag(reader, name, args)
                 own.append(stack.enter_context(_own_engine(path, args)))
             return control_handlers(own[0])[name](args)
 
@@ -129,7 +132,20 @@ def _ask_engine(path: str, name: str, args: dict[str, Any], *, timeout_ms: int) 
     return NOBODY
 
 
+def _check_tag(reader: Reader, name: str, args: dict[str, Any]) -> None:
+    """Which tags are indexed is the application's to say; of files one that no ticket is found by
+    would be an empty answer."""
+    tag = args.get("tag")
+    if tag is not None and not reader.is_tag_indexed(tag[0]):
+        advice = (
+            f'no ticket here is found by the tag "{tag[0]}". Name it to the engine, '
+            f'Engine(index_tags=("{tag[0]}",)): tickets that are submitted from then on are'
+        )
+        raise ConfigError.option(name, "tag", tuple(tag), advice)
+
+
 def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:
+    _check_tag(reader, name, args)
     if name == "status":
         return files_status(RealDisk(), reader)
     if name == "ls":

@@ -241,6 +241,7 @@ def test_a_look_at_an_engine_that_hangs_says_who_it_is_and_reads_the_files(
 ) -> None:
     monkeypatch.setattr(source, "LOOK_MS_MAX", 20)
     monkeypatch.setattr(source, "CHANGE_MS_MAX", 20)
+    monkeypatch.setattr("parkade.cli.tail.LOOK_MS_MAX", 20)
     owner = read_owner(RealDisk(), str(left))
     assert owner is not None
     go_on, names = threading.Event(), ("status", "ls", "cancel", "tail")

@@ -63,6 +63,10 @@ def test_ls_narrows_by_target_tag_and_due(place: tuple[Path, list[str]]) -> None
     assert listed("--due-before", due) == ids[:4][::-1]
     assert listed("--due-before", "9000-01-01T00:00:00+00:00", "--task", "b") == ids[4:][::-1]
     assert run(path, "ls", "--tag", "campaign").exit_code == 2
+    for words in (("ls",), ("cancel", "--dry-run"), ("cancel", "--yes")):
+        unknown = run(path, *words, "--tag", "campain=may")
+        assert unknown.exit_code == 2, words
+        assert 'Engine(index_tags=("campain",))' in unknown.stderr and "PK-107" in unknown.stderr
     bad = run(path, "ls", "--due-before", "soon")
     assert bad.exit_code == 2 and "ISO 8601" in bad.stderr
     bad = run(path, "ls", "--due-before", "2030-01-01")

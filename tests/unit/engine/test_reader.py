@@ -315,3 +315,16 @@ def test_what_the_system_does_not_let_be_read_is_not_called_damage(
     parts = list(verify_parts(disk, str(path), manifest, deep=True))
     assert [part.is_unread for part in parts] == [False, False, True]
     assert [part.is_sound for part in parts] == [True, True, False]
+
+
+def test_a_tag_is_indexed_where_a_ticket_is_found_by_it(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with Engine(path, run=False, index_tags=("campaign",)) as engine:
+        task = engine.task(name="note", tags={"campaign": "may", "colour": "red"})(nothing)
+        task.options(delay="1d").submit(1)
+        # Of what is copied here the ticket is in a journal alone.
+        shutil.copytree(path, tmp_path / "behind", ignore=shutil.ignore_patterns("*.sock"))
+    for directory in (path, tmp_path / "behind"):
+        with open_readonly(directory) as reader:
+            assert reader.is_tag_indexed("campaign")
+            assert not reader.is_tag_indexed("colour")
