@@ -4,6 +4,7 @@ No generations, no placement, no records: each method does at once what docs/sem
 gives the code of the answer. The core is compared with it after every step.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from parkade.shard.commands import LostItem, Outcome
@@ -94,11 +95,10 @@ class Model:
         self.tickets[draft.serial] = entry
         return "created"
 
-    def let_go(self, draft: Submitted, latest_ms: int) -> None:
-        """A name that was over once, before the clock was set back, is free for good."""
+    def let_go(self, draft: Submitted, taken: Container[tuple[int, int | None]]) -> None:
+        """The name of the draft is free if it is taken in one of these ways."""
         name = Entry(draft, PENDING, 0, 0, None).name
-        _, until_ms = (0, None) if name is None else self.names.get(name, (0, None))
-        if name is not None and until_ms is not None and until_ms <= latest_ms:
+        if name is not None and self.names.get(name) in taken:
             del self.names[name]
 
     def deliver(

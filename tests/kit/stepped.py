@@ -191,7 +191,8 @@ class Stepped:
             start = SettledMs(store.settled_ms) if store.settled_ms else None
             self.settled = SettledClock(start, WallMs(self.now_ms), MonoMs(self.mono_ms))
         self._image = StoreImage.of(store)
-        self.witness.check_recovered(opened.core, self._image, self.settled.now)
+        settled_ms = min(self.settled.now, self.now_ms)
+        self.witness.check_recovered(opened.core, self._image, settled_ms)
         lsn = opened.core.lsn
         self._asked_at = {ask: min(at, lsn) for ask, at in self._asked_at.items()}
         return opened
@@ -331,7 +332,8 @@ class Stepped:
         port, settled = self.port, self.settled
         assert settled is not None
         port.now_ms, port.mono_ms = self.now_ms, self.mono_ms
-        port.settled_ms = settled.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
+        settled_ms = settled.read(WallMs(self.now_ms), MonoMs(self.mono_ms))
+        port.settled_ms = min(settled_ms, self.now_ms)
 
     def _hear(self, posted: Heard) -> bool:
         if not posted:

@@ -14,7 +14,7 @@ from parkade.shard.ticket import Ticket
 from parkade.shard_host import ShardHost
 from parkade.store.record import Options, Record, Submitted
 
-__all__ = ["Failed", "Handlers", "Job", "Watched"]
+__all__ = ["Failed", "Handlers", "Job", "Watched", "WatchedWritten"]
 
 RETRY = RetryPolicy(None, backoff=["300ms"])
 
@@ -61,6 +61,10 @@ class Watched(ShardHost):
     def install(self, opened: OpenShard) -> None:
         super().install(opened)
         self.written = WatchedWritten(self)
+
+    def turn(self) -> None:
+        self.witness.passes(self.host.settled_ms)
+        super().turn()
 
     @property
     def is_taken_in(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from kit.model import DEAD, DONE, PENDING, RUNNING, Entry, Model
 from kit.store_image import StoreImage
 from kit.traffic import Traffic
-from parkade.shard import Shard, Unread, is_taken, unique_name_of
+from parkade.shard import Shard, Unread, unique_name_of
 from parkade.shard.check import check
 from parkade.shard.commands import (
     CONFLICT_REPLACE,
@@ -46,8 +46,8 @@ from parkade.shard.commands import (
 from parkade.shard.history import AttemptRow
 from parkade.shard.outbox import NO_PLACE, Place
 from parkade.shard.ticket import Ticket, ticket_of
-from parkade.shard.unique import alias_name
-from parkade.store.record import Bookmarked, Delivered, Record, Submitted
+from parkade.shard.unique import HELD, alias_name
+from parkade.store.record import Bookmarked, Cancelled, Delivered, Record, Submitted
 
 __all__ = ["Shadow", "StoreImage", "Witness", "state_of", "without_progress"]
 
@@ -125,7 +125,9 @@ class Witness:
         self.tickets: dict[int, Shadow] = {}
         self.rows: dict[bytes, UniqueRow | None] = {}
         self.told_lsn = self.started = 0
-        self.latest_ms = 0  # of what ends things; a clock that is set back does not undo an end
+        # By whom and until when a name was taken that has been over: its row may be gone by now,
+        # and a clock that is set back does not bring it again.
+        self.over: set[tuple[int, int | None]] = set()
         self.bearing: dict[int, list[Submitted]] = {}
         self.alias_names: dict[bytes, int] = {}
         self.names: dict[int, bytes] = {}
@@ -142,12 +144,21 @@ class Witness:
         """A command was decided, at a time by the wall clock and by the settled one: its answers
         must be the model's."""
         answers = list(verdict.answers)
-        self.latest_ms = max(self.latest_ms, times[1])
-        expected = _Expected(self.model, answers, *times, has_room, self.latest_ms).codes(command)
+        self.passes(times[1])
+        replaced = {record.serial for record in verdict.records if isinstance(record, Cancelled)}
+        gone = {taken for taken in self.over if taken[0] not in replaced}
+        expected = _Expected(self.model, answers, *times, has_room, gone).codes(command)
         codes = [answer.code for answer in answers]
         assert codes == expected, (command, codes, expected)
         self.started += codes.count("started") if isinstance(command, Start | StartAlike) else 0
         self.bearing = births_of(command)
+
+    def passes(self, settled_ms: int) -> None:
+        """It is that late for what ends names."""
+        taken = {*self.model.names.values(), *self.model.aliases.values()}
+        self.over |= {
+            (serial, end) for serial, end in taken if end is not None and end <= settled_ms
+        }
 
     def told_along(self, records: Sequence[Record]) -> None:
         """Progress that goes ahead of what was decided."""
@@ -258,9 +269,9 @@ class Witness:
         """Every invariant of the core over its store; and it is the model and the copies."""
         check(core, image.view)
         assert state_of(core, image) == self.tickets, self._difference(core, image)
-        self.latest_ms = max(self.latest_ms, settled_ms)
+        self.passes(settled_ms)
         self._check_rows(core, image)
-        self._check_outbox(core, image, settled_ms)
+        self._check_outbox(core, image)
         entries = self.model.tickets
         heads = {serial: _modelled(shadow) for serial, shadow in self.tickets.items()}
         assert heads == {s: _entry_modelled(e) for s, e in entries.items()}
@@ -279,10 +290,13 @@ class Witness:
             known = core.unique_row(name)
             row = image.rows.get(name) if isinstance(known, Unread) else known
             expected = self.rows.get(name)
-            if is_taken(row, self.latest_ms) or is_taken(expected, self.latest_ms):
+            if not (self._may_be_gone(row) and self._may_be_gone(expected)):
                 assert row == expected, ("a name", name, row, expected)
 
-    def _check_outbox(self, core: Shard, image: StoreImage, settled_ms: int) -> None:
+    def _may_be_gone(self, row: UniqueRow | None) -> bool:
+        return row is None or (row.serial, row.until_ms) in self.over
+
+    def _check_outbox(self, core: Shard, image: StoreImage) -> None:
         handed = core.outbox.handed
         stored = {
             (to, place): e for (to, place), e in image.outbox.items() if place > handed.get(to, ())
@@ -294,12 +308,9 @@ class Witness:
         for child, (holder, until_ms) in self.model.aliases.items():
             known = core.unique_row(alias_name(child))
             row = image.rows.get(alias_name(child)) if isinstance(known, Unread) else known
-            if until_ms is not None and until_ms <= settled_ms:
-                assert not is_taken(row, settled_ms), ("an id that is free again", child, row)
-            else:
-                expected = -1 if until_ms is None else until_ms
-                assert row is not None, ("an id that answers", child)
-                assert (row.serial, row.until_ms) == (holder, expected), (child, row)
+            expected = HELD if until_ms is None else until_ms
+            is_there = row is not None and (row.serial, row.until_ms) == (holder, expected)
+            assert is_there or (row is None and (holder, until_ms) in self.over), (child, row)
 
     def _difference(self, core: Shard, image: StoreImage) -> Any:
         live, kept = state_of(core, image), self.tickets
@@ -343,10 +354,10 @@ class _Expected:
         now_ms: int,
         settled_ms: int,
         has_room: bool,
-        latest_ms: int,
+        gone: set[tuple[int, int | None]],
     ) -> None:
         self.model = model
-        self.latest_ms = latest_ms
+        self.gone = gone
         self.answers = answers
         self.now_ms = now_ms
         self.settled_ms = settled_ms
@@ -375,9 +386,10 @@ class _Expected:
             case Reschedule(serial, due_ms):
                 return [model.reschedule(serial, due_ms)]
             case Revive(serials, due_ms, keep, payload, accept, dues_ms):
+                dues_ms = dues_ms or [due_ms] * len(serials)
                 return [
-                    model.revive(serial, due, accept, keep, settled_ms, payload)
-                    for serial, due in zip(serials, dues_ms or [due_ms] * len(serials), strict=True)
+                    self._revive(answer, serial, due, accept, keep, payload)
+                    for answer, serial, due in zip(self.answers, serials, dues_ms, strict=True)
                 ]
             case Drop(serials):
                 return [model.drop(serial) for serial in serials]
@@ -409,8 +421,8 @@ class _Expected:
             return "full"
         # Without room nobody is replaced: the holder is answered.
         mode = mode if self.has_room or mode != CONFLICT_REPLACE else CONFLICT_RETURN
-        if answer.code == "created" and mode != CONFLICT_REPLACE:
-            self.model.let_go(draft, self.latest_ms)
+        if answer.code == "created":
+            self.model.let_go(draft, self.gone)
         code = self.model.submit(draft, mode, self.now_ms, self.settled_ms)
         assert self.has_room or code != "created", "made without room"
         return code
@@ -419,12 +431,18 @@ class _Expected:
         codes: list[str] = []
         for place, draft in entries:
             is_new = place > self.model.taken.get(sender, NO_PLACE)
-            replaces = draft.unique is not None and draft.unique.replaces
-            if is_new and not replaces and self.answers[len(codes)].code == "created":
-                self.model.let_go(draft, self.latest_ms)
+            if is_new and self.answers[len(codes)].code == "created":
+                self.model.let_go(draft, self.gone)
             code = self.model.deliver(sender, place, draft, self.now_ms, self.settled_ms)
             codes += [] if code is None else [code]
         return codes
+
+    def _revive(self, answer: Answer | Refusal, serial: int, due_ms: int, *given: Any) -> str:
+        entry = self.model.tickets.get(serial)
+        if entry is not None and answer.code == "revived":
+            self.model.let_go(entry.draft, {taken for taken in self.gone if taken[0] != serial})
+        accept, keep, payload = given
+        return self.model.revive(serial, due_ms, accept, keep, self.settled_ms, payload)
 
     def _forget(self, task: str, state: int, serial: int, before_ms: int | None) -> str:
         entry = self.model.tickets.get(serial)

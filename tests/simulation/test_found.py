@@ -2,11 +2,15 @@
 
 from unittest import mock
 
+import pytest
+
 from kit.failing import key_of
+from kit.model import CANCELLED, PENDING
 from parkade.handing import Handing
-from parkade.shard.commands import Submit
+from parkade.shard.commands import CONFLICT_REPLACE, Submit
 from parkade.shard.ticket import part_of_key
-from parkade.store.record import Submitted
+from parkade.shard.unique import DURATION
+from parkade.store.record import Submitted, UniqueClaim
 from simulation.world import World, simulated
 
 
@@ -58,3 +62,44 @@ def test_what_is_larger_than_a_turn_is_decided_before_anything_else_happens() ->
         world.rest()
         assert not shard.asks
         world.finish()
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_name_that_was_over_before_the_clock_was_set_back_is_free_or_replaced(
+    is_committed: bool,
+) -> None:
+    """Whether its row was gone by then nobody can tell who goes by the times alone: the first
+    ticket is then left alone, and cancelled if it still had the name."""
+    with simulated(0, shards=1, keep_ms=None, bounds=0) as world:
+        assert world.open()
+        first = replace(world, due_in_ms=40_000_000)
+        checkpoint(world)
+        world.pass_ms(200_000)
+        submit(world, key_of(0))
+        world.rest()
+        if is_committed:
+            checkpoint(world)
+        world.pass_ms(-200_000, 0)
+        replace(world, due_in_ms=0)
+        world.rest()
+        world.check()
+        state = world.witnesses[0].model.tickets[first].state
+        assert state == (PENDING if is_committed else CANCELLED)
+        world.finish()
+
+
+def checkpoint(world: World) -> None:
+    for host in world.hosts():
+        host.checkpointing.is_wanted = host.is_stirred = True
+    world.rest()
+
+
+def replace(world: World, due_in_ms: int) -> int:
+    """A ticket that takes the name for five seconds, whoever has it."""
+    assert world.runtime is not None
+    now_ms = world.clock.wall_ms
+    serial = world.runtime.serials.take(1, now_ms)
+    claim = UniqueClaim("n", DURATION, now_ms + 5_000, 0)
+    draft = Submitted(serial, 0, "t", now_ms + due_in_ms, now_ms, b"\x80", None, claim)
+    world.ask(0, Submit([draft], [CONFLICT_REPLACE]), 200)
+    return serial

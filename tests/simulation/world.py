@@ -469,8 +469,7 @@ class World:
             host = self.host(number)
             assert not host.callbacks_failed
             if host.is_open and host.is_taken_in:
-                settled_ms = runtime.settled_clock.now
-                witness = self.witnesses[number]
+                witness, settled_ms = self.witnesses[number], runtime.host.settled_ms
                 witness.check_live(host.core, self.image(number), settled_ms)
                 check_memory(host)
                 check_passed_on(self, number)
