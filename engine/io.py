@@ -136,21 +136,6 @@ class ShardIO(_Worker):
         self._handed += 1
         self._nudge()
 
-    def append_here(
-        self,
-        journal: FrameJournal,
-        records: Sequence[Record],
-        on_durable: Callable[[int], None],
-        on_failed: Callable[[Exception], None],
-    ) -> None:
-        """`append` on the thread that calls."""
-        try:
-            last_lsn = self.write(journal, records)
-        except Exception as error:
-            self._post(on_failed, error)
-        else:
-            self._post(on_durable, last_lsn)
-
     def write(self, journal: FrameJournal, records: Sequence[Record]) -> int:
         """Writes one frame on the thread that calls, this one's own or the core's while it is idle;
         its last LSN. Raises what the journal raises."""
@@ -216,12 +201,26 @@ class ShardIO(_Worker):
 
     def _run_one(self) -> bool:
         if self._frames:
-            self.append_here(*self._frames.popleft())
+            self._append(*self._frames.popleft())
         elif self._calls:
             self._calls.popleft().run(self._post)
         else:
             return False
         return True
+
+    def _append(
+        self,
+        journal: FrameJournal,
+        records: Sequence[Record],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        try:
+            last_lsn = self.write(journal, records)
+        except Exception as error:
+            self._post(on_failed, error)
+        else:
+            self._post(on_durable, last_lsn)
 
 
 class Writer(_Worker):

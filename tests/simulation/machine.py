@@ -3,27 +3,40 @@
 Nothing here goes by itself: each step, and all time that passes, is the world's.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kit.disk import PowerLost
+from kit.watched import Watched, WatchedWritten
 from parkade.attempt import Attempt
+from parkade.caller_frames import Line
 from parkade.drive import Drive, open_in_turn
 from parkade.executor import Executor
-from parkade.io import Post, ShardIO, Writer
+from parkade.io import FrameJournal, Post, ShardIO, Writer
 from parkade.opening import OpenShard
 from parkade.runs import Run
 from parkade.runtime import Runtime
 from parkade.shard.commands import Outcome
+from parkade.store.record import Record, Submitted
 from parkade.waiters import ThreadWaiter
 from simulation.laws import Leases, check_stop
 
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["AtWork", "SimulatedClock", "SimulatedDrive", "SimulatedExecutor", "SimulatedWriter"]
+__all__ = [
+    "AtWork",
+    "SimulatedClock",
+    "SimulatedDrive",
+    "SimulatedExecutor",
+    "SimulatedWriter",
+    "SimulatedWritten",
+]
 
 START_MS = 1_700_000_000_000
 STEPS_PER_ANSWER_MAX = 5_000
@@ -130,14 +143,13 @@ class News:
         self._post = post
         self._random = random
         self._untold: tuple[Any, ...] | None = None
-        self.is_prompt = False
 
     @property
     def is_left(self) -> bool:
         return self._untold is not None
 
     def tell(self, *news: Any) -> None:
-        if not self.is_prompt and self._random.random() < SLOW_TO_TELL:
+        if self._random.random() < SLOW_TO_TELL:
             self._untold = news
         else:
             self._post(*news)
@@ -152,26 +164,55 @@ class News:
 
 
 class SimulatedIO(ShardIO):
-    """A journal's thread that may be halted before it tells."""
+    """A journal's thread that may be halted before it tells; the core writes here as well."""
 
-    def __init__(self, name: str, post: Post, random: Random) -> None:
+    def __init__(self, name: str, post: Post, random: Random, counts: Counter[str]) -> None:
         self._news = News(post, random)
+        self._counts = counts
+        self._is_under_way = False
         super().__init__(name, self._news.tell)
 
-    def append_here(self, *given: Any) -> None:
-        self._news.is_prompt = True
-        try:
-            super().append_here(*given)
-        finally:
-            self._news.is_prompt = False
+    def write(self, journal: FrameJournal, records: Sequence[Record]) -> int:
+        with counted(self._counts, "the thread" if self._is_under_way else "the core"):
+            return super().write(journal, records)
 
     def run_one(self) -> bool:
         if self._news.bring():
             self._ended += 1
             return True
-        has_worked = self._run_one()
+        self._is_under_way = True
+        try:
+            has_worked = self._run_one()
+        finally:
+            self._is_under_way = False
         self._ended += has_worked and not self._news.is_left
         return has_worked
+
+
+class SimulatedWritten(WatchedWritten):
+    """What callers write, counted."""
+
+    def __init__(self, shard: Watched, counts: Counter[str]) -> None:
+        super().__init__(shard)
+        self._counts = counts
+
+    def write(self, lines: list[Line], drafts: list[Submitted], body: bytes) -> None:
+        with counted(self._counts, "callers"):
+            super().write(lines, drafts, body)
+
+
+@contextmanager
+def counted(counts: Counter[str], by: str) -> Generator[None, None, None]:
+    """A frame is written by somebody; it may be cut short by the power, or fail."""
+    counts[f"frames by {by}"] += 1
+    try:
+        yield
+    except PowerLost:
+        counts[f"frames by {by}, cut"] += 1
+        raise
+    except Exception:
+        counts[f"frames by {by}, failed"] += 1
+        raise
 
 
 class SimulatedWriter(Writer):
@@ -199,7 +240,7 @@ class SimulatedDrive(Drive):
         return open_in_turn(count, open_one)
 
     def make_io(self, name: str, post: Post) -> ShardIO:
-        return SimulatedIO(name, post, self._world.random)
+        return SimulatedIO(name, post, self._world.random, self._world.counts)
 
     def make_executor(self, *, thread_count: int, **given: Any) -> Executor:
         SimulatedExecutor.world = self._world

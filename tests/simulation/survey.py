@@ -44,6 +44,9 @@ MINIMA_PER_100 = {
     "listings": 20,
     "rests where all is well": 800,
     "written by callers": 100,
+    "frames by the thread": 3_000,
+    "frames by the core": 500,
+    "frames by callers": 100,
 }
 
 

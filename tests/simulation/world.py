@@ -58,6 +58,7 @@ from simulation.machine import (
     SimulatedDrive,
     SimulatedExecutor,
     SimulatedWriter,
+    SimulatedWritten,
 )
 from simulation.rot import Rot
 
@@ -67,6 +68,7 @@ PATH = "/data"
 MAP_BYTES = 96 << 10  # so little that every longer history outgrows it
 KEYS = ("k0", "k1", "k2")
 SETTLE_PASSES_MAX = 4_000
+SMALL_FRAME_RECORDS = 4
 JOBS_MAX = 8
 FAILING = (
     "pread", "pwrite", "pwrite_durable", "fdatasync", "preallocate", "unlink", "rename",
@@ -78,6 +80,10 @@ class Simulated(Watched):
     """A shard's host on whose turns the workers get on, as threads do."""
 
     world: "World"
+
+    def install(self, opened: OpenShard) -> None:
+        super().install(opened)
+        self.written = SimulatedWritten(self, self.world.counts)
 
     def turn(self) -> None:
         super().turn()
@@ -574,6 +580,8 @@ def simulated(seed: int, **options: Any) -> Generator[World, None, None]:
     world = World(seed, **options)
     world.shelf.on_commit = world.committed
     patched: dict[str, Any] = dict(LIMITS) | {"HOUSE_JOURNAL_BYTES": 2_000}
+    if world.has_lone_frames:  # else each frame is handed over in the turn that has it
+        patched["SMALL_FRAME_RECORDS"] = SMALL_FRAME_RECORDS
     logging.disable(logging.CRITICAL)
     try:
         with (

@@ -81,7 +81,7 @@ def an_append_that_cannot_fail(patch: pytest.MonkeyPatch) -> None:
             journal.append(encode_records(records), len(records))
         self._post(done, last_lsn)
 
-    patch.setattr(ShardIO, "append_here", append)
+    patch.setattr(ShardIO, "_append", append)
 
 
 def a_waiting_frame_goes_before_the_next_read(shard: Stepped) -> None:
