@@ -17,7 +17,7 @@ from parkade.durations import datetime_of
 from parkade.errors import ConfigError, UnknownTicket
 from parkade.finding import find
 from parkade.payload import decode_untyped
-from parkade.shard.states import DONE
+from parkade.shard.states import CANCELLED, DONE
 from parkade.showing import attempt_infos
 from parkade.store.lock import Owner
 from parkade.views import State
@@ -92,7 +92,7 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
 
     `content` is the payload of a ticket, or the result of one that is done; None with
     `content_bytes` None: it is not kept. `held` says why a ready ticket is not started, where that
-    is known.
+    is known; `reason` is what was said by whoever resolved or cancelled it.
     """
     known = desk.parse(ticket_id)
     shard = known.part % desk.runtime.shard_count
@@ -112,6 +112,7 @@ def show_facts(desk: Desk, ticket_id: str, as_shown: AsShown | None = None) -> d
         return {
             "ticket": plain(desk.shown(ticket)),
             "held": None,
+            "reason": ticket.why if ticket.state in (DONE, CANCELLED) else None,
             "content_is": "result" if ticket.state == DONE else "payload",
             "content": content,
             "content_bytes": None if body is None else len(body),

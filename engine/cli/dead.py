@@ -198,6 +198,9 @@ def _change(
     with changing(ctx.obj) as change:
         done = all_pages(partial(change, f"dead.{verb}"), asked)
     _tell(output, done, {"revive": "revived", "drop": "dropped"}[verb], rate)
+    if output.is_for_people and "ambiguous" in done["skipped"]:
+        text = "what may have happened is revived with --accept-ambiguous, or resolved"
+        click.echo(f"parkade: {text}", err=True)
     if done["matched"] and not done["changed"]:
         ctx.exit(exits.NEGATIVE)
 

@@ -36,7 +36,7 @@ def show(ctx: click.Context, ticket_id: str, is_json: bool, is_jsonl: bool) -> N
 
 def _print(screen: Screen, facts: dict[str, Any]) -> None:
     ticket = facts["ticket"]
-    _print_head(screen, ticket, facts.get("held"))
+    _print_head(screen, ticket, facts.get("held"), facts.get("reason"))
     if facts["content_bytes"] is None:
         screen.line(f"  {facts['content_is']}  not kept")
     else:
@@ -52,7 +52,9 @@ def _print(screen: Screen, facts: dict[str, Any]) -> None:
     _print_traceback(screen, facts["attempts"])
 
 
-def _print_head(screen: Screen, ticket: dict[str, Any], held: str | None) -> None:
+def _print_head(
+    screen: Screen, ticket: dict[str, Any], held: str | None, reason: str | None
+) -> None:
     budget = ticket["max_attempts"]
     attempt = f"attempt {ticket['attempts']}" + ("" if budget is None else f" of {budget}")
     parts = [screen.colour(clean(ticket["task"]), None, is_bold=True)]
@@ -78,10 +80,13 @@ def _print_head(screen: Screen, ticket: dict[str, Any], held: str | None) -> Non
         screen.line(f"  snoozed {ticket['snoozes']} times")
     if held is not None:
         screen.line(f"  held: {clean(held)}")
+    if reason is not None:
+        verb = "resolved" if ticket["state"] == "done" else "cancelled"
+        screen.line(f"  {verb}: {clean(reason)}")
     if ticket["dead_reason"] is not None:
         screen.line(f"  dead: {ticket['dead_reason']}")
     if ticket["maybe_applied"]:
-        screen.line("  may have happened: an attempt ended without telling how")
+        screen.line("  may have happened: nobody knows what an attempt of it did")
     if ticket["cancel_requested"]:
         screen.line("  was asked to cancel")
 

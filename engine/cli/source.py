@@ -141,7 +141,8 @@ def _check_tag(reader: Reader, name: str, args: dict[str, Any]) -> None:
             f'no ticket here is found by the tag "{tag[0]}". Name it to the engine, '
             f'Engine(index_tags=("{tag[0]}",)): tickets that are submitted from then on are'
         )
-        raise ConfigError.option(name, "tag", tuple(tag), advice)
+        call = "ls" if name == "ls" else "cancel"
+        raise ConfigError.option(call, "tag", tuple(tag), advice)
 
 
 def _ask_files(reader: Reader, name: str, args: dict[str, Any]) -> Any:

@@ -77,6 +77,7 @@ def test_tickets_are_cancelled_by_their_ids(place: tuple[Path, list[str]]) -> No
     path, ids = place
     done = run(path, "cancel", ids[0], "--reason", "typo")
     assert (done.exit_code, done.stdout) == (0, f"{ids[0]}  cancelled\n")
+    assert "  cancelled: typo\n" in run(path, "show", ids[0]).stdout
     refused = run(path, "cancel", ids[1], ids[2])
     assert refused.exit_code == 7 and "--yes" in refused.stderr
     assert answer(path, "cancel", ids[1], ids[2], "--dry-run")["states"] == {

@@ -107,6 +107,7 @@ def test_a_change_of_many_needs_a_yes_and_where_no_engine_runs_opens_one(
     assert len(answer(path, "ls")["items"]) == 4
     done = run(path, "revive", "--task", "billing.charge", "--in", "1h", answers="y\n")
     assert (done.exit_code, done.stdout) == (0, "revived 3, skip 1 (1 ambiguous)\n")
+    assert "--accept-ambiguous" in done.stderr
     assert [item["id"] for item in answer(path, "ls")["items"]] == ids[3:]
     assert run(path, "revive", ids[3]).exit_code == 1, "nothing was changed"
     assert answer(path, "revive", ids[3], "--accept-ambiguous", "--in", "1h")["changed"] == 1
@@ -127,6 +128,8 @@ def test_somebody_who_checked_says_so(left: tuple[Path, list[str]]) -> None:
     assert run(path, "resolve", ids[3], "--note", "x", "--result", "{").exit_code == 2
     done = run(path, "resolve", ids[3], "--result", '"ch-4"', "--note", "asked the bank")
     assert done.exit_code == 0 and "no code was there to check" in done.stdout
+    shown = CliRunner().invoke(cli, ["-d", str(path), "show", ids[3]]).stdout
+    assert "  resolved: asked the bank\n" in shown
     again = run(path, "resolve", ids[3], "--note", "x")
     assert again.exit_code == 1 and "[PK-407]" in again.stderr
     assert run(path, "resolve", "0" * 24, "--note", "x").exit_code == 3
