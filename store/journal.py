@@ -363,6 +363,9 @@ class Journal:
         self._replay = run.parts
         self._replay_from = store_lsn
         self._spares.find()
+        if len(self._spares):
+            # One may have been a segment, whose name comes back with the power until then.
+            self._sync_directory()
         self._active = self._start_segment(self._spare_for_open(), run.end)
         if run.parts and run.last_lsn > store_lsn:  # else all of the run goes at once
             self._mark_goes_on(run.parts[-1])

@@ -13,7 +13,7 @@ import pytest
 
 from kit.disk import Failure, FakeDisk, PowerLost
 from kit.inodes import How
-from kit.journals import SMALL, body, open_journal
+from kit.journals import PLACE, SMALL, append_all, body, open_journal, replayed
 from kit.ledger import Ledger, close_quietly
 from parkade.store.errors import NoRoom, ReadFailed, StoreError, WriteFailed
 from parkade.store.journal import Journal
@@ -189,6 +189,34 @@ def test_when_the_power_goes_during_recovery_the_next_recovery_finds_the_same() 
                 reopened(life, again, seed=101)
             journal = reopened(life, again.power_cut(how, number), seed=102)
             assert [frame.body for frame in journal.replay()] == expected
+
+
+def test_when_the_power_goes_while_a_killed_life_is_taken_up_the_next_finds_the_same() -> None:
+    """A segment that it was taking away may come back by its name: nothing else is written into
+    its file before it cannot."""
+
+    def killed(at: int) -> FakeDisk:
+        disk = FakeDisk()
+        disk.make_directories(PLACE.rpartition("/")[0])
+        journal = open_journal(disk, is_new=True)
+        append_all(journal, [body(number) for number in range(1, 41)])
+        journal.append(body(41), 1)
+        assert not journal.spares
+        disk.cut_at(disk.number + at)
+        with pytest.raises(PowerLost):
+            journal.drop_through(30)
+        return disk.crash()
+
+    for at in (1, 2):
+        taken_up = killed(at)
+        open_journal(taken_up, store_lsn=30, store_epoch=1, seed=1)
+        for number in range(1, taken_up.number + 1):
+            disk = killed(at)
+            disk.cut_at(number)
+            with pytest.raises(PowerLost):
+                open_journal(disk, store_lsn=30, store_epoch=1, seed=1)
+            journal = open_journal(disk.power_cut("lost"), store_lsn=30, store_epoch=1, seed=2)
+            assert replayed(journal) == [body(number) for number in range(31, 42)]
 
 
 def test_when_the_process_is_killed_at_any_call_in_process_mode_what_was_answered_survives() -> (
