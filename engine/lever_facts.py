@@ -6,6 +6,7 @@ Which breakers there are, `status` tells.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from parkade import steering
 from parkade.facts import plain
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ def _open_breaker(engine: "Engine", args: Args) -> dict[str, Any]:
 
 
 def _close_breaker(engine: "Engine", args: Args) -> dict[str, Any]:
-    engine.breakers.close(args.get("breaker", ""))
-    return {}
+    return {"was_open": steering.close_breaker(engine, args.get("breaker", ""))}
 
 
 LEVER_CHANGES: dict[str, Callable[["Engine", Args], Any]] = {

@@ -171,13 +171,18 @@ class Levers:
 
         self._turn_breaker(name, turn)
 
-    def close(self, name: str) -> None:
-        self._turn_breaker(name, Circuit.close)
+    def close(self, name: str) -> bool:
+        """Whether it was not closed already."""
+        return self._turn_breaker(name, Circuit.close)
 
-    def _turn_breaker(self, name: str, turn: Callable[[Circuit], None]) -> None:
+    def _turn_breaker(self, name: str, turn: Callable[[Circuit], None]) -> bool:
+        """Whether it was not closed before."""
+        was_open: list[bool] = []
+
         def begin(then: Callable[[Exception | None], None]) -> None:
             circuit = self._guards.circuits.setdefault(name, Circuit())
             was_closed = circuit.state == CLOSED
+            was_open.append(not was_closed)
             turn(circuit)
             self._admission.wake("breaker", name)
             turned = _Turned.of(name, circuit)
@@ -193,6 +198,7 @@ class Levers:
             self._write_breakers([name], written)
 
         self._wait_for(begin)
+        return was_open[0]
 
     # --------------------------------------------------------------------------------- breakers
 

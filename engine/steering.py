@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from parkade.engine import Engine
     from parkade.runtime import Runtime
 
-__all__ = ["Breakers", "Limits", "pause", "resume"]
+__all__ = ["Breakers", "Limits", "close_breaker", "pause", "resume"]
 
 T = TypeVar("T")
 KINDS = ("task", "target", "key")
@@ -76,10 +76,7 @@ class Breakers:
 
     def close(self, name: str) -> None:
         """Lets attempts through again, whatever opened it. Raises `StorageError`."""
-        call = "engine.breakers.close"
-        check_text(call, "name", name)
-        levers = _changing(self._engine, call)
-        _told(self._engine, lambda: levers.close(name))
+        close_breaker(self._engine, name)
 
     def _state(self, guards: Guards, name: str) -> BreakerState:
         runtime = self._engine.desk("engine.breakers").runtime
@@ -144,6 +141,14 @@ class Limits:
             running = 0 if meter is None else meter.running
             found = (*found, *(_limit_state(scope, quota, running, is_set) for quota in quotas))
         return found
+
+
+def close_breaker(engine: "Engine", name: str) -> bool:
+    """See `Breakers.close`. Whether it was not closed already."""
+    call = "engine.breakers.close"
+    check_text(call, "name", name)
+    levers = _changing(engine, call)
+    return _told(engine, lambda: levers.close(name))
 
 
 def pause(

@@ -46,10 +46,11 @@ def backup(ctx: click.Context, dest: str, is_json: bool, is_jsonl: bool) -> None
 def restore(
     ctx: click.Context, source: str, dest: str | None, is_json: bool, is_jsonl: bool
 ) -> None:
-    """Copies the backup SOURCE to DEST (without it: to --dir), which must not be there.
+    """Makes a directory DEST of the backup SOURCE.
 
-    Every row of the copy is verified. Tickets that ran after the backup was made run again; new
-    tickets get ids that the directory of the backup has not given out.
+    Without DEST it is that of --dir; nothing may be there. Every row of the copy is verified.
+    Tickets that ran after the backup was made run again; new tickets get ids that the directory of
+    the backup has not given out.
     """
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
     origin = os.path.abspath(source)

@@ -156,16 +156,18 @@ def submit(
     ctx: click.Context, /, payload: str, wait: str | None, is_json: bool, is_jsonl: bool,
     **asked: Any,
 ) -> None:  # fmt: skip
-    """Submits a ticket of a task by its name, with its arguments as a JSON object.
+    """Submits a ticket of a task by its name.
 
-    The engine that runs knows the tasks, so there must be one.
+    Its arguments are a JSON object, like '{"name": "eve"}'. The engine that runs knows the tasks,
+    so there must be one.
     """
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
     wait_ms = None if wait is None else parse_duration_ms(wait, what="--wait")
     try:
         asked["payload"] = msgspec.json.decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="JSON") from error
+        text = f"""not JSON: {error}. Use an object, like '{{"name": "eve"}}'"""
+        raise click.BadParameter(text, param_hint="JSON") from error
     if not isinstance(asked["payload"], dict):
         raise click.BadParameter("use an object: the arguments by their names", param_hint="JSON")
     if not is_engine_there(ctx.obj):

@@ -48,8 +48,9 @@ def compact(ctx: click.Context, is_json: bool, is_jsonl: bool) -> None:
 @click.option("--task", "-t", help="Only those of this task.")
 @click.pass_context
 def export(ctx: click.Context, state: str | None, task: str | None) -> None:
-    """Writes every ticket as a line of JSON, with its payload or result. An engine may be running.
+    """Writes every ticket as a line of JSON.
 
+    With its payload or its result; an engine may be running.
     Secrets are written as they are. Exits with 1 when a ticket is damaged: its line says so; with
     5 when a shard cannot be read, or has more tickets than can be reached: the others are written.
     """

@@ -28,7 +28,7 @@ GROUPS_MAX = FIND_LIMIT_MAX
 
 @click.group()
 def dead() -> None:
-    """Looks through dead tickets, and brings them back, resolves or drops them."""
+    """Lists dead tickets, revives, resolves and drops them."""
 
 
 @dead.command()

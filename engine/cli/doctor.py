@@ -49,7 +49,7 @@ COLOURS = {OK: "green", WARN: "yellow", BAD: "red"}
 @output_options
 @click.pass_context
 def doctor(ctx: click.Context, app: str | None, is_json: bool, is_jsonl: bool) -> None:
-    """Looks at disk, clock, limits, room and versions, and at the directory if it is there.
+    """Checks disk, clock, limits, room, versions, and the directory.
 
     Writes one small file beside it and removes it. Exits with 1 when something is bad.
     """

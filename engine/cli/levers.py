@@ -65,8 +65,9 @@ def open_breaker(ctx: click.Context, name: str, span: str | None, reason: str) -
 def close_breaker(ctx: click.Context, name: str) -> None:
     """Lets attempts through again, whatever opened it."""
     with changing(ctx.obj) as change:
-        change("breaker.close", breaker=name)
-    Screen().line(f"closed breaker {clean(name)}")
+        facts = change("breaker.close", breaker=name)
+    about = f"breaker {clean(name)}"
+    Screen().line(f"closed {about}" if facts["was_open"] else f"{about} was not open")
 
 
 @click.group()

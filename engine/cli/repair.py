@@ -37,9 +37,9 @@ def repair(
     is_json: bool,
     is_jsonl: bool,
 ) -> None:
-    """Makes a new directory DEST of what is whole in SOURCE, which is not changed.
+    """Makes a new directory DEST of what is whole in SOURCE.
 
-    Lists what was lost. Exits with 1 when anything was.
+    SOURCE is not changed. Lists what was lost. Exits with 1 when anything was.
     """
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
     origin = os.path.abspath(source)

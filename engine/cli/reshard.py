@@ -32,11 +32,11 @@ __all__ = ["reshard"]
 def reshard(
     ctx: click.Context, directory: str | None, to: int, dry_run: bool, is_json: bool, is_jsonl: bool
 ) -> None:
-    """Deals the tickets of a directory to N shards; no engine may be open on it.
+    """Deals the tickets of a directory to N shards.
 
-    Ids, order and history stay. All of it is written once more beside what is there, so there must
-    be room. It may be killed at any time: what has then is the old directory or the new one, and
-    the same command again goes on.
+    No engine may be open on it. Ids, order and history stay. All of it is written once more beside
+    what is there, so there must be room. It may be killed at any time: what has then is the old
+    directory or the new one, and the same command again goes on.
     """
     output, screen = Output(is_json=is_json, is_jsonl=is_jsonl), Screen()
     path, disk, clock = os.path.abspath(directory or ctx.obj), RealDisk(), SystemClock()

@@ -22,11 +22,11 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.argument("app", metavar="MODULE:ENGINE")
 @click.pass_context
 def run(ctx: click.Context, app: str) -> None:
-    """Runs an engine that a module makes, on the directory that it names itself.
+    """Runs an engine that a module makes.
 
-    SIGTERM and Ctrl-C stop it in order; a second one ends the process at once. Log lines go to
-    stderr, unless the module configures logging. Exits with 1 when attempts were given back or
-    a checkpoint could not be written.
+    On the directory that it names itself, whatever --dir says. SIGTERM and Ctrl-C stop it in order;
+    a second one ends the process at once. Log lines go to stderr, unless the module configures
+    logging. Exits with 1 when attempts were given back or a checkpoint could not be written.
     """
     engine = load_engine(app)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)

@@ -21,9 +21,9 @@ PLACES = {"thread": "threads", "process": "processes"}
 @output_options
 @click.pass_context
 def status(ctx: click.Context, is_json: bool, is_jsonl: bool) -> None:
-    """Owner, counts, what is held, pauses, open breakers and storage on one screen.
+    """One screen: owner, counts, what is held, and storage.
 
-    Exits with 5 when a part is refused or cannot be read.
+    Pauses and open breakers too. Exits with 5 when a part is refused or cannot be read.
     """
     output = Output(is_json=is_json, is_jsonl=is_jsonl)
     facts = ask(ctx.obj, "status")

@@ -30,7 +30,10 @@ GONE = ("unreachable", "broken")
 def tail(
     ctx: click.Context, kinds: tuple[str, ...], task: str | None, since: int | None, is_jsonl: bool
 ) -> None:
-    """Follows the events of a running engine, until that stops or Ctrl-C is pressed."""
+    """Follows the events of a running engine.
+
+    It ends when that stops, or with Ctrl-C.
+    """
     client = client_of(ctx.obj, timeout_ms=LOOK_MS_MAX)
     wanted = [one.strip() for kind in kinds for one in kind.split(",") if one.strip()]
     screen, clock, never = Screen(), SystemClock(), threading.Event()

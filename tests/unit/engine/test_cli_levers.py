@@ -41,7 +41,9 @@ def test_a_breaker_is_opened_and_closed_in_a_running_engine(tmp_path: Path) -> N
         assert "maintenance" in ticket.why().text
         text = run(path, "breaker", "ls").stdout
         assert text.startswith("psp FORCED OPEN since") and "(maintenance), probe in" in text
-        assert run(path, "breaker", "close", "psp").exit_code == 0
+        assert run(path, "breaker", "close", "psp").stdout == "closed breaker psp\n"
+        again = run(path, "breaker", "close", "psp")
+        assert (again.exit_code, again.stdout) == (0, "breaker psp was not open\n")
         ticket.result("20s")
         assert run(path, "breaker", "ls").stdout == "psp closed\n"
         assert answer(path, "breaker", "ls")["breakers"] == [{"name": "psp", "state": "closed"}]
