@@ -5,11 +5,12 @@ takes. What has neither name nor near due time depends on nothing that was decid
 record may be written first and become part of memory afterwards: in the core's next pass, before
 anything else of its shard.
 
-Each shard has a pen. Whoever has it writes one frame, with what those who wait for it have brought:
-callers of several shards write beside each other, those of one shard together. The core thread's
-passes come between: it says that it wants to begin, waits for those who are writing, and until its
-pass is over nobody else begins. A shard whose records are not all on disk keeps callers away, so
-LSNs are given in order.
+Each shard has a pen. Whoever has it writes one frame, with what all others of that shard have
+brought: callers of several shards write beside each other, those of one shard together. Where there
+are many, all that may go anywhere go to one shard for a while: large frames cost each of them less
+of the interpreter. The core thread's passes come between: it says that it wants to begin, waits for
+those who are writing, and until its pass is over nobody else begins. A shard whose records are not
+all on disk keeps callers away, so LSNs are given in order.
 """
 
 import threading
@@ -43,6 +44,9 @@ FRAME_RECORDS_MAX, FRAME_BYTES_MAX = 64, WRITTEN_BYTES_MAX // 4
 PASS_WAIT_S = 0.005  # for the end of a pass, so many times, before the core is asked
 PASS_WAITS_MAX = 2
 
+CROWD_RECORDS_MIN = 4  # of a frame: whoever comes next and has no key goes the same way
+CROWD_RECORDS_MAX = 256  # to one shard, then to another
+
 
 class SubmitInterrupted(Exception):
     """What a shard's journal has, only its disk knows."""
@@ -66,16 +70,26 @@ class Line:
 class Pen:
     """Of one shard. `lines`: what waits to be written with it. `written`: how many records were.
 
+    `gate`: held by the first of those who want the next frame, until he has written it; the others
+    wait there, one wakes the next, and the pen is free meanwhile. While many write with it, `part`
+    is which those take who may go anywhere, `crowd_left` how many more of them, and `size` that of
+    the last frame, or of a larger one some frames ago.
+
     `frame`: the lines that a write has begun with and that do not know what came of it, which is
     `error` where they are not `is_durable`; without one a signal ended who wrote, and only the disk
     knows. A signal may end whoever has the pen between any two steps: the next one goes on from
     what is here.
     """
 
-    __slots__ = ("error", "frame", "is_durable", "lines", "lock", "written")
+    __slots__ = (
+        "crowd_left", "error", "frame", "gate", "is_durable", "lines", "lock", "part", "size",
+        "written",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.gate: threading.Lock | None = None
+        self.part = self.crowd_left = self.size = 0
         self.lines: dict[Line, None] = {}
         self.frame: list[Line] = []
         self.is_durable = False
@@ -249,6 +263,7 @@ class CallerFrames:
         self._writing: dict[int, Pen] = {}  # by thread: whoever has a pen, or is about to let go
         self._is_core_in = False  # its pass is under way, or waits for those who are writing
         self._waiting: deque[threading.Lock] = deque()  # until the end of a pass
+        self._crowd: Pen | None = None  # where many write together
         self._patience = Patience()
         self._sent_on = 0  # to the core, since it last took in what was written
         self._frames_to_leave = 0
@@ -285,6 +300,12 @@ class CallerFrames:
             self._wake()
         return True
 
+    @property
+    def crowd_part(self) -> int | None:
+        """The part for whatever may go anywhere, so that many write one frame; None: its own."""
+        crowd = self._crowd
+        return None if crowd is None else crowd.part
+
     def check(self, call: str) -> None:
         """Raises `SubmitReentered` where a thread would wait for itself: one that is in the midst
         of a write, for which the core thread waits, or has a lock that the core thread wants, and
@@ -306,13 +327,15 @@ class CallerFrames:
         if self._is_core_in:
             return None
         pen = shard.pen
-        pen.lines[line] = None
+        pen.lines[line] = None  # in this order: who opens the gate takes the lines afterwards
         try:
+            gate = pen.gate or threading.Lock()
             # A signal cannot leave a lock's own `with` and the lock held, nor come before the next.
-            with pen.lock:
+            with gate:
                 self._writing[thread] = pen
                 try:
-                    self._write_until_seen_to(shard, line)
+                    if line.is_written is None:
+                        self._write_first(shard, line, gate)
                 finally:
                     del self._writing[thread]  # first of all: a signal may end what is here
         except BaseException:
@@ -322,6 +345,15 @@ class CallerFrames:
         if line.error is not None:
             raise shard.host.failure(shard.number, line.error) from line.error
         return line.is_written
+
+    def _write_first(self, shard: "ShardHost", own: Line, gate: threading.Lock) -> None:
+        """Of those at this gate; whoever comes once the pen is here waits at another."""
+        pen = shard.pen
+        pen.gate = pen.gate or gate
+        with pen.lock:
+            if pen.gate is gate:
+                pen.gate = None
+            self._write_until_seen_to(shard, own)
 
     def _write_until_seen_to(self, shard: "ShardHost", own: Line) -> None:
         pen = shard.pen
@@ -349,6 +381,8 @@ class CallerFrames:
         if not written.takes(len(drafts), len(body)):
             pen.leave(lines)
             return
+        if self._crowd is not None or len(lines) >= CROWD_RECORDS_MIN:
+            self._look_for_crowd(pen, lines)
         began_ms = self._clock.monotonic_ms()
         try:
             written.write(lines, drafts, body)
@@ -359,6 +393,18 @@ class CallerFrames:
         self._pause.note(began_ms, ended_ms)
         if ended_ms - began_ms >= COMPANY_MS and self._is_called(self._sent_on):
             self._frames_to_leave = COMPANY_FRAMES
+
+    def _look_for_crowd(self, pen: Pen, lines: list[Line]) -> None:
+        """Whether those who come next go the way of these."""
+        count = len(lines)
+        if self._crowd is pen:
+            pen.crowd_left -= count
+            pen.size = max(count, pen.size - 1)
+            if pen.size < CROWD_RECORDS_MIN or pen.crowd_left <= 0:
+                self._crowd = None
+        elif self._crowd is None and count >= CROWD_RECORDS_MIN:
+            pen.part, pen.crowd_left, pen.size = lines[0].draft.part, CROWD_RECORDS_MAX, count
+            self._crowd = pen
 
     def _is_under_way(self, shard: "ShardHost") -> bool:
         """Whether the core thread has a pass, or this shard records that it has not heard of."""
@@ -388,6 +434,7 @@ class CallerFrames:
     def take_in(self) -> None:
         """First thing in a pass: what callers have written becomes part of memory."""
         self._sent_on = 0
+        self._crowd = None  # it may be over, and what is the core's is to be spread
         if self._begun:
             begun, self._begun = self._begun, {}
             for written in begun:

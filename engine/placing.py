@@ -96,10 +96,14 @@ class Placing:
             )
         return made
 
-    def draft_of(self, call: Call[Any], now_ms: int, payload_bytes_max: int) -> Submitted:
-        """What becomes of a call that is submitted now. Raises what `Call.prepare` raises."""
+    def draft_of(
+        self, call: Call[Any], now_ms: int, payload_bytes_max: int, part: int | None
+    ) -> Submitted:
+        """What becomes of a call that is submitted now; it takes this part, if it may take any.
+        Raises what `Call.prepare` raises."""
         serial = self._serials.take(1, now_ms)
-        part = part_of_serial(serial)
+        if part is None:
+            part = part_of_serial(serial)
         if self._shards[part % self._shard_count].is_refused:
             part = self._healthy(part)
         return self._draft_of(call, serial, part, now_ms, payload_bytes_max)

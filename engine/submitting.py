@@ -102,7 +102,9 @@ class Submitting:
         return self._answered(call, draft, waiter)
 
     def _draft(self, call: Call[Any]) -> Submitted:
-        return self._placing.draft_of(call, self._clock.now_ms(), self._payload_bytes_max)
+        return self._placing.draft_of(
+            call, self._clock.now_ms(), self._payload_bytes_max, self._caller_frames.crowd_part
+        )
 
     def _drafts(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
         return self._placing.drafts(

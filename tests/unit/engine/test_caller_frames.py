@@ -11,10 +11,11 @@ from kit.clock import ManualClock
 from kit.engines import hold_handlers, make, rig, runtime_of, when
 from kit.failing import key_of, keyed, recovered, statuses
 from kit.faulty import FaultyDisk
-from parkade import Engine, EngineClosed, StorageError, Task
+from parkade import Engine, EngineClosed, StorageError, Task, Ticket
 from parkade.caller_frames import WRITTEN_MAX
 from parkade.errors import SubmitReentered
 from parkade.shard.states import PENDING
+from parkade.shard.ticket import parse_id
 from parkade.store.disk import Handle
 
 
@@ -329,3 +330,18 @@ def test_a_key_is_no_name(tmp_path: Path) -> None:
         assert ticket.info().key == key_of(1)
         counted = runtime_of(engine).shards[1].core.by_task["note"]
         assert counted[PENDING] == 1
+
+
+def test_what_has_no_key_goes_where_many_write(tmp_path: Path) -> None:
+    def shards_of(tickets: "Sequence[Ticket[int]]") -> set[int]:
+        return {parsed.part % 2 for ticket in tickets if (parsed := parse_id(ticket.id))}
+
+    with make(tmp_path / "data", clock=ManualClock()) as engine:
+        later = noted(engine).options(delay="1h")
+        at_rest(engine)
+        frames = runtime_of(engine).host.caller_frames
+        crowd = runtime_of(engine).shards[1].pen
+        crowd.part, crowd.crowd_left, crowd.size = 7, 100, 100
+        frames._crowd = crowd
+        assert shards_of([later.submit(n) for n in range(20)]) == {1}
+        assert shards_of([later.options(key=key_of(0)).submit(1)]) == {0}

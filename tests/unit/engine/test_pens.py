@@ -17,6 +17,8 @@ from kit.children import until
 from kit.clock import ManualClock
 from parkade import caller_frames
 from parkade.caller_frames import (
+    CROWD_RECORDS_MAX,
+    CROWD_RECORDS_MIN,
     FRAME_BYTES_MAX,
     FRAME_RECORDS_MAX,
     PASS_WAITS_MAX,
@@ -183,6 +185,91 @@ def test_those_who_wait_for_the_pen_are_written_in_one_frame() -> None:
     assert [one.result() for one in told] == [True] * 5
     assert taker.journal.bodies == [encode_records(drafts)]
     assert (len(taker.written), taker.pen.written, taker.pen.lines) == (5, 5, {})
+
+
+def test_those_whose_frame_is_written_leave_while_the_next_one_is() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        if len(taker.journal.bodies) == 1:
+            begun.set()
+            go.wait()
+        else:
+            until(lambda: all(one.done() for one in first))
+
+    made, taker = frames(), shard(Journal(pause))
+    first = waiting_for_the_pen(made, taker, 3)
+    taker.pen.lock.release()
+    begun.wait()
+    (later,) = in_threads(lambda: made.write(taker, draft(serial=9)))
+    until(lambda: len(taker.pen.lines) == 4)
+    go.set()
+    assert later.result() and all(one.result() for one in first)
+    assert [len(decode_records(body)) for body in taker.journal.bodies] == [3, 1]
+
+
+def test_where_the_first_at_a_gate_is_ended_by_a_signal_the_others_write() -> None:
+    signals, waits = [KeyboardInterrupt()], threading.Lock()
+
+    class Lock:
+        """Of a pen: whoever waits for it first is ended there."""
+
+        def __enter__(self) -> None:
+            waits.acquire()
+            if signals:
+                raise signals.pop()
+
+        def __exit__(self, *_: object) -> None:
+            waits.release()
+
+    made, taker = frames(), shard()
+    taker.pen.lock = Lock()
+    waits.acquire()
+    told = in_threads(*(partial(made.write, taker, draft(serial=n)) for n in range(3)))
+    until(lambda: len(taker.pen.lines) == 3)
+    waits.release()
+    until(lambda: any(one.done() for one in told))
+    waits.release()  # a signal that comes in a lock's own call leaves it taken here
+    errors = Counter(type(one.exception()) for one in told)
+    assert errors == {KeyboardInterrupt: 1, type(None): 2}
+    assert taker.pen.written == 2 and not taker.pen.lines and not made._writing
+
+
+def test_where_many_write_a_frame_the_next_come_there_until_they_are_few() -> None:
+    made, taker, other = frames(), shard(), shard()
+    assert made.write(taker, draft()) and made.crowd_part is None
+    told = waiting_for_the_pen(made, taker, CROWD_RECORDS_MIN)
+    taker.pen.lock.release()
+    assert all(one.result() for one in told)
+    assert made._crowd is taker.pen
+    told = waiting_for_the_pen(made, other, CROWD_RECORDS_MIN)
+    other.pen.lock.release()
+    assert all(one.result() for one in told) and made._crowd is taker.pen
+    assert made.write(taker, draft()) and made.crowd_part is None
+
+
+def write_together(made: CallerFrames, taker: Any, count: int) -> None:
+    lines = [Line(draft(serial=n)) for n in range(1, count)]
+    taker.pen.lines.update(dict.fromkeys(lines))
+    assert made.write(taker, draft())
+
+
+def test_a_crowd_goes_on_to_another_shard() -> None:
+    made, taker, other = frames(), shard(), shard()
+    size = 2 * CROWD_RECORDS_MIN
+    for _ in range(1 + CROWD_RECORDS_MAX // size):  # the first frame is what makes it one
+        write_together(made, taker, size)
+    assert made.crowd_part is None
+    write_together(made, other, size)
+    assert made._crowd is other.pen
+
+
+def test_a_pass_ends_a_crowd() -> None:
+    made, taker = frames(), shard()
+    write_together(made, taker, CROWD_RECORDS_MIN)
+    assert made.crowd_part == 0
+    made.take_in()
+    assert made.crowd_part is None
 
 
 def test_a_frame_has_no_more_of_them_than_its_bound() -> None:
