@@ -79,7 +79,16 @@ def ask_owner(directory: str, name: str, **args: Any) -> Any:
 def is_engine_there(directory: str) -> bool:
     """Whether one answers. Raises `ControlError` where one hangs."""
     path = os.path.abspath(directory)
-    return _ask_engine(path, "status", {}, timeout_ms=LOOK_MS_MAX) is not NOBODY
+    try:
+        return _ask_engine(path, "status", {}, timeout_ms=LOOK_MS_MAX) is not NOBODY
+    except ControlError as error:
+        if error.code != "timeout":
+            raise
+        text = (
+            f"{_silent(path)}: nothing was changed. Commands that only look, like status, ls, show "
+            "and why, read the files without it"
+        )
+        raise ControlError(error.code, text) from error
 
 
 def client_of(directory: str, *, timeout_ms: int) -> ControlClient:
@@ -87,6 +96,10 @@ def client_of(directory: str, *, timeout_ms: int) -> ControlClient:
     path = os.path.abspath(directory)
     socket = os.path.join(path, SOCKET_NAME)
     return ControlClient(socket, timeout_ms=timeout_ms, who=lambda: _engine_on(path))
+
+
+def _silent(path: str) -> str:
+    return f"{_engine_on(path)} has not answered within {LOOK_MS_MAX / 1_000:g} s"
 
 
 def _engine_on(path: str) -> str:
@@ -113,9 +126,7 @@ def _look(path: str, name: str, args: dict[str, Any]) -> Any:
         if error.code != "timeout":
             raise
         said.setdefault(_HANGING, []).append(path)
-        span = f"{LOOK_MS_MAX / 1_000:g} s"
-        text = f"{_engine_on(path)} has not answered {name} within {span}"
-        click.echo(f"parkade: {text}: what follows is read from the files", err=True)
+        click.echo(f"parkade: {_silent(path)}: what follows is read from the files", err=True)
     return NOBODY
 
 
