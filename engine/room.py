@@ -50,8 +50,8 @@ class Room:
             self.is_there = True
         if has_spare:
             self._lacks_spare = self._has_asked = False
-        elif not self.is_there or journal.live_bytes:
-            # Not while nothing is written: whoever submits first would wait for the disk behind it.
+        elif not self.is_there or journal.is_begun:
+            # Not behind the first frames: whoever submits next would wait for the disk beside it.
             self._prepare_spare()
         lacks_spare = self._lacks_spare and not self.is_there
         self.is_full = lacks_spare or (not self.takes_new and self._is_stuck())

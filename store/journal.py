@@ -40,6 +40,7 @@ __all__ = ["Journal", "JournalReport", "Sizing", "inspect", "read_only_frames"]
 
 MODES = {"disk": Mode.DISK, "process": Mode.PROCESS, "memory": Mode.MEMORY}
 MARK_BYTES = 64 << 10
+SPARE_BEHIND = 16  # a first spare is made behind this part of the first segment's size
 
 
 class Journal:
@@ -163,6 +164,11 @@ class Journal:
         active = self._active
         active_bytes = active.end - HEADER_BYTES if active is not None else 0
         return active_bytes + sum([sealed.used_bytes for sealed in self._sealed])
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether more is written than the first frames of a few callers: a spare is wanted."""
+        return SPARE_BEHIND * self.live_bytes > self._sizing.segment_bytes_first
 
     def bytes_since(self, lsn: int) -> int:
         """Bytes of frames behind that LSN, rounded up by 64 KiB at most."""

@@ -65,7 +65,7 @@ def test_a_spare_that_finds_no_descriptor_is_made_when_there_is_one(
     with engine:
         task = engine.task(name="note")(lambda text: len(text))
         later = task.options(delay="1h")
-        assert task.submit("x").result("20s") == 1
+        assert task.submit("x" * 100_000).result("20s") == 100_000
         when(engine, lambda runtime: runtime.shards[0].journal.has_spare)
         disk.break_next("preallocate", "shard-000/journal", code=errno.EMFILE)
         many = [later.submit("x" * 100_000) for _ in range(8)]

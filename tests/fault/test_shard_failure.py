@@ -498,7 +498,7 @@ def test_segments_that_a_checkpoint_gives_back_are_used_again_before_a_disk_is_c
     with rig(engine, disk=disk, open_store=Parked.open):
         task = engine.task(name="note")(lambda text: len(text))
         later = task.options(delay="1h")
-        assert task.submit("x").result("20s") == 1
+        assert task.submit("x" * 100_000).result("20s") == 100_000
         when(engine, lambda runtime: runtime.shards[0].journal.has_spare)
         disk.is_full = True  # for the journal; the store has room
         for _ in range(40):

@@ -60,7 +60,7 @@ def main() -> None:
                     break
 
     with engine:
-        engine.submit_many([later.call("early") for _ in range(EARLY)])
+        engine.submit_many([later.call("early" * 4_000) for _ in range(EARLY)])
         for number in range(ROUNDS):
             when(engine, lambda runtime: all(s.journal.has_spare for s in runtime.shards))
             refused.clear()

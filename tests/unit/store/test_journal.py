@@ -284,6 +284,15 @@ def test_live_bytes_are_those_of_the_frames_that_are_left() -> None:
     assert journal.live_bytes == 30 * 56
 
 
+def test_it_is_begun_when_a_sixteenth_of_a_first_segment_is_written() -> None:
+    journal = open_journal(FakeDisk(), is_new=True)
+    begun = []
+    for frame in bodies(1, 3):
+        begun.append(journal.is_begun)
+        append_all(journal, [frame])
+    assert [*begun, journal.is_begun] == [False, False, True, True]  # 56 bytes each, of 1,200
+
+
 def test_another_thread_may_ask_how_much_there_is_while_segments_are_sealed_and_dropped() -> None:
     def prepare() -> tuple[Callable[[], tuple[int, int]], Callable[[], object]]:
         journal = open_journal(FakeDisk(), is_new=True)
