@@ -1,5 +1,6 @@
 """Where tickets belong: the serial and the part of what becomes one."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from parkade.store.record import Submitted
 
 __all__ = ["NEVER_MS", "Placing"]
 
+PART_MAX = 0xFFFF
 NEVER_MS = 1 << 52  # how long what is kept for ever is kept
 
 
@@ -38,6 +40,7 @@ class Placing:
         self._shard_count = len(shards)
         self._keep_ms = keep_ms
         self._index_tags = index_tags
+        self._turns = itertools.count()
 
     def draft(self, prepared: Prepared, serial: int) -> Submitted:
         """What becomes a ticket under this serial, with its part."""
@@ -55,18 +58,15 @@ class Placing:
         now_ms: int,
         *,
         payload_bytes_max: int,
-        are_together: bool = False,
+        pieces: Sequence[int] = (),
     ) -> list[Submitted]:
-        """What becomes of calls that are submitted now, under serials in a row; in one part if
-        they are `are_together`, where nothing speaks against it. Raises what `Call.prepare`
-        raises."""
+        """What becomes of calls that are submitted now, under serials in a row. Of `pieces`, so
+        many calls each, those that follow each other belong to one shard, where nothing speaks
+        against it, and the next to the next. Raises what `Call.prepare` raises."""
         count = len(calls)
         first, parts = self._serials.take(count, now_ms), list[int]()
         if not any(shard.is_refused for shard in self._shards):
-            if are_together:
-                parts = [part_of_serial(first)] * count
-            else:
-                parts = parts_of_serials(first, count)
+            parts = self._parts_of(first, pieces) if pieces else parts_of_serials(first, count)
         known, due_ms, made = None, -1, list[Submitted]()
         serials = range(first, first + count)
         for serial, part, call in zip(serials, parts or repeat(-1, count), calls, strict=True):
@@ -95,6 +95,17 @@ class Placing:
                 Submitted(serial, part, call.task, due_ms, now_ms, payload, None, None, stored)
             )
         return made
+
+    def _parts_of(self, first: int, pieces: Sequence[int]) -> list[int]:
+        """Each its own, as far as the shard lets it: by them a repair tells how many shards there
+        were."""
+        count, parts = self._shard_count, list[int]()
+        for size in pieces:
+            # Shards take turns: by chance one would have twice as much as another.
+            shard = next(self._turns) % count
+            parts += [part - part % count + shard for part in parts_of_serials(first, size)]
+            first += size
+        return [part if part <= PART_MAX else part - count for part in parts]
 
     def draft_of(
         self, call: Call[Any], now_ms: int, payload_bytes_max: int, part: int | None
@@ -153,7 +164,7 @@ class Placing:
         if not shards[part % count].is_refused:
             return part
         for step in range(count):
-            candidate = part + step if part + step <= 0xFFFF else part - count + step
+            candidate = part + step if part + step <= PART_MAX else part - count + step
             if not shards[candidate % count].is_refused:
                 return candidate
         return part

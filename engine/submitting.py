@@ -1,7 +1,7 @@
 """Submits: calls become drafts with serials, dealt to their shards; their answers become handles.
 
 One call goes the short way: its draft, its ask and its waiter, and nothing else is made. Many go in
-chunks, one command a shard.
+chunks, one command a shard: a small one is all of one shard.
 """
 
 import asyncio
@@ -25,7 +25,10 @@ from parkade.waiters import LoopWaiter, ThreadWaiter
 if TYPE_CHECKING:
     from parkade.desk import Desk
 
-__all__ = ["Submitting", "chunks"]
+__all__ = ["Submitting", "chunks", "pieces_of"]
+
+TOGETHER_MAX = 2_000  # of one bulk, in one shard: more overlap in several
+PIECE_BYTES = 100  # what a plain draft of it writes beside its payload, rather more
 
 
 class Submitting:
@@ -44,7 +47,7 @@ class Submitting:
             self._inbox,
             self._drive,
             runtime.shard_count,
-            drafts_of=self._drafts_together,
+            drafts_of=lambda calls: self._drafts(calls, [len(calls)]),
             created=self._created,
             outcome_of=self._outcome,
         )
@@ -106,17 +109,9 @@ class Submitting:
             call, self._clock.now_ms(), self._payload_bytes_max, self._caller_frames.crowd_part
         )
 
-    def _drafts(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
+    def _drafts(self, calls: Sequence[Call[Any]], pieces: Sequence[int]) -> list[Submitted]:
         return self._placing.drafts(
-            calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max
-        )
-
-    def _drafts_together(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
-        return self._placing.drafts(
-            calls,
-            self._clock.now_ms(),
-            payload_bytes_max=self._payload_bytes_max,
-            are_together=True,
+            calls, self._clock.now_ms(), payload_bytes_max=self._payload_bytes_max, pieces=pieces
         )
 
     def _put(
@@ -155,9 +150,10 @@ class Submitting:
     # ------------------------------------------------------------------------------------ many
 
     def many(self, calls: Sequence[Call[Any]], accepted: Handles) -> Request[Exception | None]:
-        """A chunk: one command a shard. Its tickets are added to `accepted`, in order; the answer
-        is why one has none. A shard that fails costs the others' tickets nothing."""
-        drafts = self._drafts(calls)
+        """A chunk: one command a shard, and no more shards than it fills. Its tickets are added to
+        `accepted`, in order; the answer is why one has none. A shard that fails costs the others'
+        tickets nothing."""
+        drafts = self._drafts(calls, pieces_of(calls))
         hands = list(self._dealt(drafts))
         conflicts = [call.options.on_conflict for call in calls]
         asks = [(shard, Submit(hand)) for shard, hand, _ in hands]
@@ -262,6 +258,15 @@ class Submitting:
         )
         standing = "not ended yet" if answer.until_ms < 0 else self._desk.until(answer.until_ms)
         return DuplicateTicket(holder, unique=draft.unique.name, standing=standing)
+
+
+def pieces_of(calls: Sequence[Call[Any]]) -> list[int]:
+    """How many of calls in a row are a command, and a frame, of one shard: about as many each."""
+    least = -(-len(calls) // TOGETHER_MAX)
+    size = sum([len(call.payload) for call in calls]) + PIECE_BYTES * len(calls)
+    count = min(max(least, -(-size // SUBMIT_BYTES_MAX)), len(calls))
+    each, more = divmod(len(calls), count)
+    return [each + 1] * more + [each] * (count - more)
 
 
 def chunks(calls: Iterable[Any], size: int) -> Iterable[list[Any]]:

@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from parkade.store.record import ErrorText, Options, ProgressNote, Submitted, UniqueClaim
 
 __all__ = [
-    "GROUPS_MIN",
-    "NEIGHBOURS_MAX",
     "SERIAL_MAX",
     "HeadDamage",
     "Placed",
@@ -35,8 +33,6 @@ __all__ = [
 ]
 
 SERIAL_MAX = (1 << 64) - 1
-NEIGHBOURS_MAX: Final = 64  # tickets of a bulk submit that share a part
-GROUPS_MIN: Final = 16  # of such, about: so that each shard has its share of a bulk
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
@@ -212,12 +208,9 @@ def part_of_serial(serial: int) -> int:
 
 
 def parts_of_serials(first: int, count: int) -> list[int]:
-    """The parts of so many serials in a row, which are submitted together. Of many, neighbours have
-    the same: those that start together then go into the frames of one shard."""
-    together = min(NEIGHBOURS_MAX, 1 + count // GROUPS_MIN)
-    products = accumulate(repeat(_GOLDEN, max(0, count - 1) // together), initial=first * _GOLDEN)
-    parts = [product >> 48 & 0xFFFF for product in products]
-    return [part for part in parts for _ in range(together)][:count]
+    """`part_of_serial` of so many serials in a row."""
+    products = accumulate(repeat(_GOLDEN, count - 1), initial=first * _GOLDEN)
+    return [product >> 48 & 0xFFFF for product in products] if count else []
 
 
 def shard_of(part: int, shards: int) -> int:

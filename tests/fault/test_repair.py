@@ -38,7 +38,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
     path = tmp_path_factory.mktemp("template") / "data"
     with make(path, durability="process", run=False) as engine:
         later = declare(engine).options(delay="1h")
-        ids = [ticket.id for ticket in engine.submit_many([later.call(n) for n in range(30)])]
+        calls = [later.call(n) for n in range(30)]
+        ids = [ticket.id for ticket in engine.submit_many(calls, chunk=5)]
         checkpoint(engine)
         for n in range(30, TICKETS):
             ids.append(later.options(unique=f"u-{n}").submit(n).id)

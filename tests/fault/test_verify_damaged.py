@@ -21,7 +21,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "data"
     with make(path, durability="process", run=False) as engine:
         task = engine.task(name="note")(lambda n: n)
-        engine.submit_many([task.options(delay="1h").call(n) for n in range(400)])
+        engine.submit_many([task.options(delay="1h").call(n) for n in range(400)], chunk=50)
         checkpoint(engine)
     return path
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from parkade import (
     Ticket,
     UnknownTask,
 )
+from parkade.shard.ticket import parse_id, part_of_key
+from parkade.store.journal import Journal
 
 
 def at(ms: int) -> datetime:
@@ -120,6 +124,51 @@ def test_an_error_of_the_callers_own_iterator_keeps_what_was_accepted(tmp_path: 
         with pytest.raises(ValueError, match="the file ends here") as plain:
             engine.submit_many(calls(), chunk=100)
         assert plain.value.__cause__ is None
+
+
+def shards_of(tickets: Sequence[Ticket[Any]], count: int) -> list[int]:
+    """How many of them each shard has."""
+    parts = Counter(found.part % count for one in tickets if (found := parse_id(one.id)))
+    return [parts[shard] for shard in range(count)]
+
+
+def test_a_chunk_of_a_bulk_is_one_frame_of_one_shard_and_the_next_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[int] = []
+    append = Journal.append
+
+    def counted(self: Journal, body: bytes, count: int) -> int:
+        frames.append(count)
+        return append(self, body, count)
+
+    with make(tmp_path / "data", shards=4, run=False) as engine:
+        task = engine.task(name="note")(lambda n: n).options(delay="30d")
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", counted)
+            tickets = engine.submit_many((task.call(n) for n in range(800)), chunk=100)
+        assert frames == [100] * 8
+        assert shards_of(tickets, 4) == [200] * 4
+        assert sum(map(bool, shards_of(tickets, 256))) > 200  # and could be dealt to others
+        assert [info.id for info in engine.find(limit=1000)] == [one.id for one in tickets][::-1]
+
+
+def test_a_large_chunk_is_of_as_many_shards_as_it_fills(tmp_path: Path) -> None:
+    with make(tmp_path / "data", shards=4, run=False) as engine:
+        task = engine.task(name="note")(lambda body: None)
+        many = engine.submit_many((task.call("x") for _ in range(5_000)), chunk=5_000)
+        assert sorted(shards_of(many, 4)) == [0, 1_666, 1_667, 1_667]
+        large = engine.submit_many(task.call("x" * 1_000) for _ in range(1_000))
+        assert shards_of(large, 4) == [250] * 4
+
+
+def test_keys_of_a_bulk_belong_where_they_always_do(tmp_path: Path) -> None:
+    with make(tmp_path / "data", shards=4, run=False) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        keyed = engine.submit_many(task.options(key=f"k{n}").call(n) for n in range(64))
+        alone = [task.options(key=f"k{n}").submit(n) for n in range(64)]
+        parts = [[parsed.part for t in ts if (parsed := parse_id(t.id))] for ts in (keyed, alone)]
+        assert parts[0] == parts[1] == [part_of_key(f"k{n}") for n in range(64)]
 
 
 def test_one_refused_draft_costs_the_others_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The small parts: the table of states, arithmetic, names, history, timers of expiry."""
 
-from itertools import pairwise
-
 import pytest
 
 from kit.rig import Rig
@@ -12,13 +10,6 @@ from parkade.shard.history import AttemptRow, HistoryDamage
 from parkade.shard.lanes import decode_lane, encode_lane
 from parkade.shard.retry import DUE_MS_MAX, due_after, expiry_of, is_exhausted, is_late
 from parkade.shard.states import DEAD, DONE, GONE, PENDING, RUNNING, STATE_NAMES
-from parkade.shard.ticket import (
-    GROUPS_MIN,
-    NEIGHBOURS_MAX,
-    part_of_serial,
-    parts_of_serials,
-    shard_of,
-)
 from parkade.shard.unique import ACTIVE, DURATION, HELD, KEPT, is_taken, row_after_end
 from parkade.store.record import (
     RECORD_TYPES,
@@ -205,23 +196,3 @@ def test_timers_fire_no_more_than_asked_for() -> None:
 
 def test_done_is_done_whatever_number_it_has() -> None:
     assert (DONE, DEAD) == (2, 3), "stored: a number keeps its meaning"
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, GROUPS_MIN - 1])
-def test_few_that_are_submitted_together_go_where_each_would_alone(count: int) -> None:
-    first = 1_764_554_400_123 << 20
-    parts = parts_of_serials(first, count)
-    assert parts == [part_of_serial(serial) for serial in range(first, first + count)]
-
-
-@pytest.mark.parametrize("shards", [2, 4, 8])
-@pytest.mark.parametrize("count", [2_000, 4_096, 10_000])
-def test_neighbours_of_a_bulk_share_a_shard_and_no_shard_has_much_more_than_its_share(
-    count: int, shards: int
-) -> None:
-    parts = parts_of_serials(1_764_554_400_123 << 20, count)
-    numbers = [shard_of(part, shards) for part in parts]
-    changes = sum(a != b for a, b in pairwise(numbers))
-    assert len(parts) == count and changes <= count // min(NEIGHBOURS_MAX, count // GROUPS_MIN)
-    counts = [numbers.count(shard) for shard in range(shards)]
-    assert max(counts) <= 1.3 * count / shards
