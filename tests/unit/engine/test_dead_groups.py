@@ -80,7 +80,7 @@ def test_groups_are_by_task_error_and_shape_the_largest_first(
 def test_what_is_brought_back_resolved_or_dropped_leaves_its_group(tmp_path: Path) -> None:
     with make(tmp_path / "data") as engine:
         work = office(engine)
-        ids = die(work, *(f"OSError: {n} is bad" for n in range(8)))
+        ids = [one for n in range(8) for one in die(work, f"OSError: {n} is bad")]
         checkpoint(engine)
         engine.dead.revive(ids[0], delay="1h")
         engine.dead.resolve(ids[1], "ok")

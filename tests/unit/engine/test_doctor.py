@@ -36,7 +36,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with make(path, durability="process") as engine:
         task = engine.task(name="note", retry=None)(lambda n: 12 // n)
         later = task.options(delay="1h")
-        engine.submit_many([later.call(n) for n in range(20)])
+        engine.submit_many([later.call(n) for n in range(20)], chunk=10)  # both shards have some
         for ticket in engine.submit_many([later.call(n) for n in range(200)]):
             ticket.cancel()
         assert task.submit(4).result("20s") == 3
