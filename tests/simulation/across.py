@@ -312,7 +312,7 @@ class SettledWatch:
         if is_believed:
             self.top_ms = max(self.top_ms, wall_ms)
 
-    def read(self, wall_ms: int, mono_ms: int, settled_ms: int) -> None:
+    def read(self, wall_ms: int, mono_ms: int) -> None:
         """The engine read its clocks."""
         passed_ms, self._mono_ms = mono_ms - self._mono_ms, mono_ms
         offset = wall_ms - mono_ms
@@ -324,6 +324,9 @@ class SettledWatch:
             self.top_ms = max(self.top_ms + passed_ms, wall_ms)
         else:
             self.top_ms += passed_ms
+
+    def check(self, settled_ms: int) -> None:
+        """So the engine says, having read them."""
         assert settled_ms >= self.told_ms, ("it never goes back", settled_ms, self.told_ms)
         assert settled_ms <= self.top_ms, ("not to be believed yet", settled_ms, self.top_ms)
         self.told_ms = settled_ms

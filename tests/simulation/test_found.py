@@ -47,6 +47,25 @@ def test_a_life_without_a_checkpoint_has_a_time_that_is_believed_all_the_same() 
         world.finish()
 
 
+def test_a_clock_that_held_while_no_shard_served_is_believed() -> None:
+    """The core goes on reading it; it was called wrong once it was set after that."""
+    with simulated(0, shards=1, keep_ms=None, bounds=0) as world:
+        assert world.open()
+        world.rest()
+        world.kill()
+        world.pass_ms(400_000_000, 1_000)
+        assert world.open() and world.runtime is not None
+        world.rest()
+        [shard] = world.hosts()
+        with mock.patch.object(shard, "is_open", False):
+            world.pass_ms(700_000)
+            world._pass()
+        world.pass_ms(10_000_000, 0)
+        world._pass()
+        assert world.runtime.settled_clock.now >= world.clock.wall_ms - 10_000_000
+        world.finish()
+
+
 def test_what_is_larger_than_a_turn_is_decided_before_anything_else_happens() -> None:
     """The segment has no room for it, and a spare is looked for at once: it waited for the next
     pass, and nothing called for one."""

@@ -408,8 +408,9 @@ class World:
         assert self.runtime is not None
         wait_ms = self.runtime.host.step()
         clock = self.clock
+        self.settled.read(clock.wall_ms, clock.mono_ms)
         if any(host.is_open for host in self.hosts()):  # else there is nothing to go by, nor for
-            self.settled.read(clock.wall_ms, clock.mono_ms, self.runtime.settled_clock.now)
+            self.settled.check(self.runtime.settled_clock.now)
         return wait_ms
 
     def meanwhile(self) -> None:
