@@ -1,8 +1,7 @@
 """Where tickets belong: the serial and the part of what becomes one."""
 
-import itertools
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import cycle, repeat
 from typing import Any, Protocol
 
 from parkade.calls import Call, Prepared
@@ -40,7 +39,8 @@ class Placing:
         self._shard_count = len(shards)
         self._keep_ms = keep_ms
         self._index_tags = index_tags
-        self._turns = itertools.count()
+        self._first_shard: int | None = None  # told by a serial: each process has another
+        self._given = [0] * len(shards)  # from that one on; roughly, if threads meet here
 
     def draft(self, prepared: Prepared, serial: int) -> Submitted:
         """What becomes a ticket under this serial, with its part."""
@@ -62,7 +62,7 @@ class Placing:
     ) -> list[Submitted]:
         """What becomes of calls that are submitted now, under serials in a row. Of `pieces`, so
         many calls each, those that follow each other belong to one shard, where nothing speaks
-        against it, and the next to the next. Raises what `Call.prepare` raises."""
+        against it, and the next to whoever has fewest. Raises what `Call.prepare` raises."""
         count = len(calls)
         first, parts = self._serials.take(count, now_ms), list[int]()
         if not any(shard.is_refused for shard in self._shards):
@@ -100,9 +100,13 @@ class Placing:
         """Each its own, as far as the shard lets it: by them a repair tells how many shards there
         were."""
         count, parts = self._shard_count, list[int]()
-        for size in pieces:
-            # Shards take turns: by chance one would have twice as much as another.
-            shard = next(self._turns) % count
+        if self._first_shard is None:
+            self._first_shard = part_of_serial(first) % count
+        # Whoever has had least: in turns, a thousand and one, over and over, filled one half.
+        places = sorted(range(count), key=self._given.__getitem__)
+        for size, place in zip(pieces, cycle(places)):
+            self._given[place] += size
+            shard = (self._first_shard + place) % count
             parts += [part - part % count + shard for part in parts_of_serials(first, size)]
             first += size
         return [part if part <= PART_MAX else part - count for part in parts]

@@ -153,6 +153,14 @@ def test_a_chunk_of_a_bulk_is_one_frame_of_one_shard_and_the_next_of_the_next(
         assert [info.id for info in engine.find(limit=1000)] == [one.id for one in tickets][::-1]
 
 
+def test_bulks_of_a_chunk_and_a_little_more_are_of_all_shards(tmp_path: Path) -> None:
+    """In turns, the large chunks were all of one half of them."""
+    with make(tmp_path / "data", shards=4, run=False) as engine:
+        task = engine.task(name="note")(lambda n: n)
+        bulks = [engine.submit_many(map(task.call, range(101)), chunk=100) for _ in range(8)]
+        assert max(shards_of([one for bulk in bulks for one in bulk], 4)) < 300
+
+
 def test_a_large_chunk_is_of_as_many_shards_as_it_fills(tmp_path: Path) -> None:
     with make(tmp_path / "data", shards=4, run=False) as engine:
         task = engine.task(name="note")(lambda body: None)
