@@ -330,7 +330,8 @@ class CallerFrames:
         pen.lines[line] = None  # in this order: who opens the gate takes the lines afterwards
         try:
             gate = pen.gate or threading.Lock()
-            # A signal cannot leave a lock's own `with` and the lock held, nor come before the next.
+            # A signal cannot leave a lock's own `with` and the lock held, nor come before the next
+            # (on 3.14 it can: docs/guide.md, Deploying).
             with gate:
                 self._writing[thread] = pen
                 try:

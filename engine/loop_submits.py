@@ -67,8 +67,17 @@ class LoopSubmits:
 
     def send(self, loop: asyncio.AbstractEventLoop) -> None:
         """What has gathered by now; nothing, if that was sent already."""
+        gathered = self._gathered.pop(loop, [])
+        try:
+            self._send(loop, gathered)
+        except BaseException as error:  # a signal handler's: nobody would answer them
+            for _, future in gathered:
+                _give(future, error)
+            raise
+
+    def _send(self, loop: asyncio.AbstractEventLoop, gathered: Sequence[_Gathered]) -> None:
         by_shard: dict[int, list[_Drafted]] = {}
-        for together in _pieces(self._gathered.pop(loop, [])):
+        for together in _pieces(gathered):
             for one in self._drafted(together):
                 by_shard.setdefault(one[0].part % self._shard_count, []).append(one)
         asks = [
@@ -122,6 +131,13 @@ class LoopSubmits:
     def _tell(
         self, waiter: LoopWaiter, drafted: Sequence[_Drafted], _: "asyncio.Future[bool]"
     ) -> None:
+        try:
+            self._tell_all(waiter, drafted)
+        except BaseException:  # a signal handler's: the rest would wait for ever
+            self._tell_all(waiter, drafted)
+            raise
+
+    def _tell_all(self, waiter: LoopWaiter, drafted: Sequence[_Drafted]) -> None:
         answers = waiter.values[0]
         if waiter.error is None and type(answers) is AllCreated:
             created = self._created

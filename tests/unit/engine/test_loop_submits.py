@@ -189,3 +189,57 @@ def test_an_engine_that_has_stopped_says_so(tmp_path: Path) -> None:
             await task.asubmit("b")
 
     asyncio.run(main())
+
+
+class Struck(Exception):
+    """What a signal handler raises, amid whatever its thread does."""
+
+
+@pytest.mark.parametrize("is_in", [False, True])
+def test_what_a_signal_handler_raises_in_a_turn_is_told_to_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in: bool
+) -> None:
+    async def main() -> None:
+        async with make(tmp_path / "data", run=False) as engine:
+            task, inbox = noted(engine), runtime_of(engine).host.inbox
+            put = inbox.put
+
+            def struck(asks: Iterable[tuple[int, Ask]]) -> None:
+                monkeypatch.undo()
+                if is_in:
+                    put(asks)
+                raise Struck
+
+            monkeypatch.setattr(inbox, "put", struck)
+            told: list[Any] = await asyncio.gather(
+                *(task.asubmit(text) for text in "abc"), return_exceptions=True
+            )
+            assert [type(one) for one in told] == [Struck] * 3
+            assert (await task.asubmit("d")).created
+            assert engine.stats().ready == 1 + 3 * is_in
+
+    asyncio.run(main())
+
+
+def test_a_signal_handler_that_raises_amid_answers_keeps_nobody_from_his(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with make(tmp_path / "data", run=False) as engine:
+            task, submitting = noted(engine), engine._submitting
+            assert submitting is not None
+            submits, strikes = submitting._loop_submits, [None]
+            created = submits._created
+
+            def struck(*args: Any) -> Any:
+                made = created(*args)
+                if strikes and args[0].payload == task.call("b").payload:
+                    strikes.pop()
+                    raise Struck
+                return made
+
+            monkeypatch.setattr(submits, "_created", struck)
+            tickets = await asyncio.gather(*(task.asubmit(text) for text in "abc"))
+            assert all(ticket.created for ticket in tickets) and not strikes
+
+    asyncio.run(main())
