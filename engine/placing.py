@@ -25,7 +25,8 @@ class Served(Protocol):
 
 class Placing:
     """Any thread. `keep_ms`: how long a unique of that task outlives its ticket's end (None: for
-    ever); `index_tags`: the tags that tickets of today are found by."""
+    ever); `index_tags`: the tags that tickets of today are found by; `opens`: how often the
+    directory was opened before, so that a process for each bulk does not fill the same shard."""
 
     def __init__(
         self,
@@ -33,13 +34,14 @@ class Placing:
         shards: Sequence[Served],
         keep_ms: Callable[[str], int | None],
         index_tags: Sequence[str],
+        opens: int,
     ) -> None:
         self._serials = serials
         self._shards = shards
         self._shard_count = len(shards)
         self._keep_ms = keep_ms
         self._index_tags = index_tags
-        self._first_shard: int | None = None  # told by a serial: each process has another
+        self._first_shard = opens % len(shards)
         self._given = [0] * len(shards)  # from that one on; roughly, if threads meet here
 
     def draft(self, prepared: Prepared, serial: int) -> Submitted:
@@ -100,8 +102,6 @@ class Placing:
         """Each its own, as far as the shard lets it: by them a repair tells how many shards there
         were."""
         count, parts = self._shard_count, list[int]()
-        if self._first_shard is None:
-            self._first_shard = part_of_serial(first) % count
         # Whoever has had least: in turns, a thousand and one, over and over, filled one half.
         places = sorted(range(count), key=self._given.__getitem__)
         for size, place in zip(pieces, cycle(places)):

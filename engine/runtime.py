@@ -262,7 +262,8 @@ class Runtime:
     def _make_births(self) -> None:
         """What gives serials and parts to new tickets, and makes those of routes."""
         index_tags = self.options.index_tags or ()
-        self.placing = Placing(self.serials, self.shards, self._kept_ms, index_tags)
+        opens = self.house.journal.epoch - 1
+        self.placing = Placing(self.serials, self.shards, self._kept_ms, index_tags, opens)
         self.routing = Routing(self.tasks, self.placing, self.salt, self.report)
 
     def _kept_ms(self, name: str) -> int | None:
