@@ -97,11 +97,13 @@ def check_begins(world: "World", run: Run) -> None:
 
 
 def _is_in_line(placement: Placement, first: Waiting) -> bool:
-    """Not so: chosen before, and waiting for its payload; or in the agenda past the horizon, as
-    after a full disk, which a sweep has to wait for."""
+    """Not so: chosen before, and waiting for its payload; just being read from the store, which
+    nobody waits for; or in the agenda past the horizon, as after a full disk, which a sweep has to
+    wait for."""
     where = placement.where(first.serial)
     position = first.due_ms << SERIAL_BITS | first.serial
-    return where != "in hand" and (where != "parked" or position <= placement.horizon)
+    is_on_its_way = where in ("in hand", "loading")
+    return not is_on_its_way and (where != "parked" or position <= placement.horizon)
 
 
 def check_permits(world: "World", runtime: Runtime) -> None:
