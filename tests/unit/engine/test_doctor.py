@@ -37,7 +37,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         task = engine.task(name="note", retry=None)(lambda n: 12 // n)
         later = task.options(delay="1h")
         engine.submit_many([later.call(n) for n in range(20)], chunk=10)  # both shards have some
-        for ticket in engine.submit_many([later.call(n) for n in range(200)]):
+        for ticket in engine.submit_many([later.call(n) for n in range(200)], chunk=100):
             ticket.cancel()
         assert task.submit(4).result("20s") == 3
         assert task.submit(0).info().task == "note"
