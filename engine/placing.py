@@ -60,7 +60,7 @@ class Placing:
         now_ms: int,
         *,
         payload_bytes_max: int,
-        pieces: Sequence[int] = (),
+        pieces: Sequence[int],
     ) -> list[Submitted]:
         """What becomes of calls that are submitted now, under serials in a row. Of `pieces`, so
         many calls each, those that follow each other belong to one shard, where nothing speaks
@@ -68,7 +68,7 @@ class Placing:
         count = len(calls)
         first, parts = self._serials.take(count, now_ms), list[int]()
         if not any(shard.is_refused for shard in self._shards):
-            parts = self._parts_of(first, pieces) if pieces else parts_of_serials(first, count)
+            parts = self._parts_of(first, pieces)
         known, due_ms, made = None, -1, list[Submitted]()
         serials = range(first, first + count)
         for serial, part, call in zip(serials, parts or repeat(-1, count), calls, strict=True):

@@ -257,3 +257,14 @@ def check_content(snapshot: Snapshot, content: Content) -> None:
         row = snapshot.unique(name)
         is_over = 0 <= claim.until_ms <= content.settled_ms
         assert row == claim.row or (is_over and row is None)
+
+
+def harm_last_blob(parked: Parked) -> None:
+    """Changes a byte of the last blob of the agenda, so that its checksum tells."""
+    with (
+        parked._environment.begin(write=True) as transaction,
+        transaction.cursor(parked._tables.agenda) as cursor,
+    ):
+        cursor.last()
+        key, value = cursor.item()
+        transaction.put(key, b"\1" + value[1:], db=parked._tables.agenda)

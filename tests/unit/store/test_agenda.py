@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.parking import idle_batch, open_parked, sweep_all
+from kit.parking import harm_last_blob, idle_batch, open_parked, sweep_all
 from parkade.store.agenda import AgendaWriter
 from parkade.store.batch import Batch, Commit
 from parkade.store.entry import (
@@ -260,13 +260,7 @@ def test_reading_removes_nothing_at_all(tmp_path: Path) -> None:
 def test_a_bucket_with_a_wrong_byte_is_damage_to_a_sweep_and_to_a_split(tmp_path: Path) -> None:
     parked = open_parked(tmp_path / "store")
     commit(parked, [entry(NOW + 9 * DAY, 1)])
-    with (
-        parked._environment.begin(write=True) as transaction,
-        transaction.cursor(parked._tables.agenda) as cursor,
-    ):
-        cursor.first()
-        key, value = cursor.item()
-        transaction.put(key, b"\1" + value[1:], db=parked._tables.agenda)
+    harm_last_blob(parked)
     with pytest.raises(Damage, match="table agenda"):
         commit(parked, [], NOW + 9 * DAY)
     with parked.snapshot() as snapshot, pytest.raises(Damage, match="table agenda"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.parking import idle_batch, open_parked, sweep_all
+from kit.parking import harm_last_blob, idle_batch, open_parked, sweep_all
 from parkade.store.entry import (
     COARSE,
     FAR,
@@ -124,13 +124,7 @@ def test_a_glance_past_a_crowd_sees_what_is_loose(tmp_path: Path) -> None:
 def test_a_loose_blob_with_a_wrong_byte_is_damage(tmp_path: Path) -> None:
     parked = open_parked(tmp_path / "store")
     commit(parked, year_of(1))
-    with (
-        parked._environment.begin(write=True) as transaction,
-        transaction.cursor(parked._tables.agenda) as cursor,
-    ):
-        cursor.last()
-        key, value = cursor.item()
-        transaction.put(key, b"\1" + value[1:], db=parked._tables.agenda)
+    harm_last_blob(parked)
     with parked.snapshot() as snapshot, pytest.raises(Damage, match="table agenda"):
         snapshot.first_position((0, 0))
     with pytest.raises(Damage, match="table agenda"):
